@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import troth
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-MOST_LINES = 40
+MOST_LINES = 44
 
 
 def play(name: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -44,6 +44,12 @@ def test_own_attack(capsys: pytest.CaptureFixture[str]) -> None:
     accuracy = {line.split()[0]: float(line.split()[1].rstrip("%,")) for line in (mean, median, protocol)}
     assert accuracy["mean"] < 30 < accuracy["troth"]
     assert protocol.count("peer") == 3, protocol
+
+
+def test_own_shards(capsys: pytest.CaptureFixture[str]) -> None:
+    even_mean, even_median, own_mean, own_median = (float(line.split()[-1]) for line in play("own_shards.py", capsys))
+    assert even_median < 1.2 * even_mean
+    assert own_median > 1.5 * own_mean
 
 
 def test_lightning_module(capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,11 +74,25 @@ def test_check_shows_dropout_frozen_layers_and_options(troth: Troth) -> None:
     assert "randomness   dropout ×1, all from the seed of the batch\n" in done.out
 
 
+def test_check_advises(troth: Troth) -> None:
+    Path("mine.py").write_text(
+        "import torch, troth\n"
+        "odd = troth.task(model=lambda: torch.nn.Linear(1, 1).double(), data=[(k / 5, k / 3) for k in range(5)], batch_size=6,\n"
+        "    loss=lambda model, batch: (model(batch[0].float()[:, None]) - batch[1][:, None]).square().mean(), tau=1e9)\n"
+    )
+    done = troth("tasks", "--check", "mine.py")
+    assert (done.code, done.err) == (0, "")
+    tau, batch, kind = (line for line in done.out.splitlines() if line.startswith("advice"))
+    assert "tau is larger than the usual distance: begin with a quarter to a half of that" in tau
+    assert "a batch of 6 is drawn from 5 items" in batch
+    assert "model() makes parameters of float64, and they are trained in float32" in kind
+
+
 def test_check_says_why_gradients_are_computed_one_by_one(troth: Troth) -> None:
     Path("mine.py").write_text(TASK.replace("return F.mse", "assert batch['x'].sum().item() > 0; return F.mse"))
     done = troth("tasks", "--check", "mine.py")
     assert done.code == 0
-    assert "\ngradients    one by one (vmap: " in done.out
+    assert "\ngradients    one by one (vmap: the loss calls .item(), or has control flow that depends on" in done.out
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from typing import NoReturn
 import pytest
 
 from tests.cli.conftest import Troth
+from troth.api.read_events import read_events
+from troth.events.kinds import Ended, Stepped
 from troth.simulation import Scenario, Started
 
 SHORT = ("simulate", "--peers", "3", "--steps", "4", "--defence", "centered-clip")
@@ -43,7 +45,7 @@ class TestResults:
     def test_the_table_names_the_liars_and_the_ruin(self, troth: Troth) -> None:
         arguments = ("--byzantine", "1", "--attack-start", "1", "--attack", "sign-flip:scale=1e30", "--defence", "mean")
         done = troth(*SHORT, *arguments, "--optimizer", "sgd", "--rate", "0.3", "--out", "here")
-        assert done.code == 0
+        assert done.code == 1
         liar = Scenario(peers=3, byzantine=1, defence="mean").byzantine_peers()
         assert f"3, of which lie: {liar}" in done.out
         assert "sign-flip:scale=1e30 in 1 steps" in done.out
@@ -66,9 +68,33 @@ class TestResults:
 
     def test_a_picture_of_a_ruined_run(self, troth: Troth) -> None:
         arguments = ("--task", "quadratic:dimension=20", "--rate", "1e30", "--steps", "20", "--defence", "mean")
-        assert troth("simulate", "--peers", "3", *arguments, "--out", "here").code == 0
+        assert troth("simulate", "--peers", "3", *arguments, "--out", "here").code == 1
         assert json.loads(Path("here/summary.json").read_text())["diverged_at"] is not None
         assert Path("here/curve.png").read_bytes().startswith(PNG)
+
+    def test_a_run_of_the_protocol_that_diverges_says_so_at_once_and_in_the_end(self, troth: Troth) -> None:
+        arguments = (
+            "--task",
+            "quadratic:dimension=20",
+            "--rate",
+            "1e30",
+            "--tau",
+            "1e30",
+            "--steps",
+            "20",
+            "--out",
+            "here",
+        )
+        done = troth("simulate", "--peers", "4", *arguments)
+        at = json.loads(Path("here/summary.json").read_text())["diverged_at"]
+        assert (done.code, done.out.count(f"at step {at}: the model is ruined")) == (1, 1)
+        assert f"step {at}: gradients of 3 of 3 honest peers are not finite, and count as zero" in done.err
+        assert f"diverged at step {at}" in done.err
+        *steps, ended = read_events("here")
+        assert isinstance(ended, Ended)
+        assert (ended.how, f"diverged at step {at}" in ended.text) == ("stopped", True)
+        (news,) = [event for event in steps if isinstance(event, Stepped) and event.news]
+        assert news.step == at
 
     def test_without_out_the_folder_is_named_after_the_run(self, troth: Troth) -> None:
         assert troth(*SHORT, "--seed", "5").code == 0

@@ -83,6 +83,26 @@ class LossPerRow(Lines):
 
 
 @dataclass(frozen=True)
+class Returns(Lines):
+    what: str = "None"
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        loss = super().loss(model, batch)
+        returned: Tensor = eval(self.what, {"loss": loss, "torch": torch})
+        return returned
+
+
+@dataclass(frozen=True)
+class NoSuchOptimizer(Lines):
+    optimizer = "adamm"
+
+
+@dataclass(frozen=True)
+class NegativeRate(Lines):
+    rate = -1.0
+
+
+@dataclass(frozen=True)
 class FailsInModel(Lines):
     def model(self) -> nn.Module:
         raise KeyError("width")
@@ -100,7 +120,14 @@ class FailsInModel(Lines):
         ),
         (Lazy(), "parameter 'weight' has no shape yet"),
         (TupleBatch(), "a dict of tensors"),
-        (LossPerRow(), "must return one number"),
+        (LossPerRow(), r"must return one number .* returns shape .*: take the mean over the batch"),
+        (Returns("None"), "returns nothing: is a return missing"),
+        (Returns("(loss, 3)"), "returns a tuple: return the loss alone"),
+        (Returns("loss.item()"), r"returns a float: leave out .item\(\)"),
+        (Returns("loss.detach()"), r"does not depend on the parameters.*detached"),
+        (Returns("torch.tensor(0.5)"), r"does not depend on the parameters.*detached"),
+        (NoSuchOptimizer(), "Task.optimizer: unknown optimizer 'adamm': did you mean adamw"),
+        (NegativeRate(), "Task.rate is a positive number, got -1.0"),
         (FailsInModel(), r"model\(\) fails at .*test_user_mistakes.py:\d+: KeyError: 'width'"),
     ],
 )

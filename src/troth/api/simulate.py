@@ -142,6 +142,9 @@ class SimulationResult:
         self.summary: RunSummary = finished.summary  # content of summary.json
         self.metrics: dict[str, float] = finished.summary.metrics  # of the last model
         self.curve: list[dict[str, float]] = finished.summary.curve  # a step and the metrics after it, from step 0 on
+        self.ended_early: str = (
+            finished.ended_early
+        )  # why before its last step, if so: it diverged, or too few were left
         self.evidence: dict[str, BanEvidence] = finished.evidence  # by file name; `text` is the content
         self.liars: tuple[str, ...] = tuple(map(_name, finished.summary.byzantine))
         self.bans: tuple[Ban, ...] = self._bans(None)
@@ -178,6 +181,7 @@ class SimulationResult:
             with EventWriter(folder, self._began, live=False) as events:
                 for report in self._reports:
                     events.step(report)
+                events.ended_early = self.ended_early
             save_results(folder, self._finished, self._reports)
         self.bans = self._bans(folder / "evidence")
 

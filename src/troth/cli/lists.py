@@ -104,6 +104,23 @@ def _described(problem: "Problem") -> Iterator[str]:
     if task.clip_norm is not None:
         yield f"             gradients are clipped to a length of {task.clip_norm:g}"
     yield f"files        {declared} declared in data_files(), {read} seen being read"
+    yield from (f"advice       {advice}" for advice in _advice(problem, usual))
+
+
+def _advice(problem: "Problem", usual: float) -> Iterator[str]:
+    """What a task may do, and rarely should."""
+    from troth.training.dataset_task import DatasetTask
+
+    task = problem.task
+    if 0 < usual < task.tau:
+        few, more = f"{usual / 4:.2g}", f"{usual / 2:.2g}"
+        yield f"tau is larger than the usual distance: begin with a quarter to a half of that, {few} to {more}"
+    if isinstance(task, DatasetTask) and len(task.data) < task.batch_size:
+        yield f"a batch of {task.batch_size} is drawn from {len(task.data)} items, and repeats some: take a smaller batch_size"
+    parameters = dict(problem.module(problem.initial(0)).named_parameters())
+    kinds = {str(parameters[name].dtype).removeprefix("torch.") for name in problem.layout.names} - {"float32"}
+    if kinds:
+        yield f"model() makes parameters of {', '.join(sorted(kinds))}, and they are trained in float32 all the same"
 
 
 def example(

@@ -76,6 +76,8 @@ class Live:
             self._words += "  under attack"
         if report.probation:
             self._words += "  on probation " + ", ".join(f"{peer}: {done}" for peer, done in report.probation)
+        for note in report.notes:
+            self._console.print(f"  step {report.step - 1}: {note}", highlight=False, soft_wrap=True)
         for event in report.door:
             self._console.print(f"  step {event.step}: {event.words}", highlight=False, soft_wrap=True)
         for ban in report.bans:
@@ -90,6 +92,11 @@ class Live:
         if not self._console.is_terminal and time.monotonic() - self._last_line > _LINE_EVERY_S:
             self._last_line = time.monotonic()
             print(f"{self._label}: step {report.step}/{self._steps}  {self._words}", file=sys.stderr)
+
+    def end(self, early: str) -> None:
+        """Say why the run ended before its last step, if it did."""
+        if early:
+            self._console.print(f"  {early}", markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         self._progress.start()

@@ -19,6 +19,11 @@ class SimulateError(OperatorError):
     """An option of the command that makes no sense; the message names it."""
 
 
+_UNUSED_SHARDS = (
+    "none: under troth all peers draw from all data, so that each can recompute what another did; "
+    "a rule with a trusted server uses the task's shards (--defence centered-clip)"
+)
+
 # The run
 _Task = Annotated[str, typer.Option(help="What to train: see 'troth tasks'; or your own my_task.py.")]
 _Peers = Annotated[int, typer.Option(help="How many peers, the liars included.")]
@@ -179,6 +184,9 @@ def simulate(
     The folder of results holds summary.json (options, metrics, bans), curve.csv (a row a step: metrics, batch loss, peers,
     bans), curve.png (their picture), model.safetensors (the model, complete), and evidence/ (a file for each ban).
 
+    Exit code 1: the run ended before its last step, since it diverged or too few peers were left; the results are written all
+    the same.
+
     Example: troth simulate --byzantine 7 --attack sign-flip
     """
     from troth.cli.fields import as_options, use_threads
@@ -253,6 +261,8 @@ def _run(
         typer.echo(summary.to_json(), nl=False)
     else:
         _print_results(summary, folder)
+    if finished.ended_early:
+        raise typer.Exit(1)
 
 
 def _train(run: "Started", folder: Path, checkpoint_every: int | None) -> "list[StepReport]":
@@ -266,6 +276,8 @@ def _train(run: "Started", folder: Path, checkpoint_every: int | None) -> "list[
     old = set(folder.glob("step-*.safetensors"))
     live = Live(scenario.defence_name, scenario.total_steps, scenario.peers, beyond=scenario.beyond_guarantee)
     events = EventWriter(folder.parent, run.began)
+    if run.unused_shards:
+        typer.echo(f"shards: {_UNUSED_SHARDS}", err=True)
     with live, events, redirect_stdout(sys.stderr):  # what a user's own file prints is not our output
         for report in run:
             live.step(report)
@@ -276,6 +288,8 @@ def _train(run: "Started", folder: Path, checkpoint_every: int | None) -> "list[
                 path.parent.mkdir(exist_ok=True)
                 write_model(path, run.problem.state_dict(run.parameters_D))
                 old.discard(path)
+        live.end(run.ended_early)
+        events.ended_early = run.ended_early
     for path in old:  # of an earlier run; not before this one has succeeded
         path.unlink()
     return reports
@@ -298,6 +312,10 @@ def _print_results(summary: "RunSummary", folder: Path) -> None:
     ]
     if details["diverged_at"] is not None:
         rows.append(("diverged", f"at step {details['diverged_at']}: the model is ruined"))
+    if details.get("unused_shards"):
+        rows.append(("shards", _UNUSED_SHARDS))
+    if "not_finite" in details:
+        rows.append(("not finite", f"{details['not_finite']} gradients of honest peers, which count as zero"))
     rows += _protocol_rows(summary, folder) if "banned" in details else _server_rows(summary)
     rows += [
         ("summary", str(folder / "summary.json")),

@@ -99,7 +99,8 @@ def swarm(
         typer.echo(summary.to_json(), nl=False)
     else:
         _print(finished, summary, folder, time.monotonic() - started)
-    if not summary.details["agreement"] or summary.details["stalled"]:
+    details = summary.details
+    if not details["agreement"] or details["stalled"] or details["diverged_at"] is not None:
         raise typer.Exit(1)
 
 
@@ -152,6 +153,8 @@ def _print(processes: "Swarm", summary: "RunSummary", folder: Path, seconds: flo
     typer.echo(f"steps      {summary.steps}")
     for name, value in summary.metrics.items():
         typer.echo(f"{name:<10} {value:.1%}" if name == "accuracy" else f"{name:<10} {value:.4g}")
+    if details["diverged_at"] is not None:
+        typer.echo(f"diverged   at step {details['diverged_at']}: the model is ruined")
     typer.echo(f"banned     {len(banned & set(liars))} of {len(liars)} liars, {details['honest_banned']} honest")
     typer.echo(f"agreement  {same}")
     if details["stalled"]:

@@ -154,7 +154,7 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     returned: tuple[Returned, ...] = ()
     joined: tuple[str, ...] = ()  # strangers that are members from now on
     candidates: tuple[Candidate, ...] = ()
-    news: tuple[str, ...] = ()  # of the door, in simulations: sentences
+    news: tuple[str, ...] = ()  # in simulations, of the door and of gradients that are not finite: sentences
     # The step's course
     phases: tuple[PhaseTime, ...] = ()
     own_audits: int = 0  # that this peer made

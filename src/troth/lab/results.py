@@ -52,6 +52,7 @@ class EventWriter:
         self._path, self._place = folder / UNDER_WAY, folder / EVENTS
         self._file = EventFile(self._path, fresh=True)
         self._live = live
+        self.ended_early = ""  # why the run ended before its last step, if it did
         self._last = time.monotonic()
         proofs = folder / "evidence"
         run = str(proofs / "run")  # what `troth verify --run` takes, once there is a ban
@@ -76,8 +77,10 @@ class EventWriter:
     ) -> None:
         from troth.events.kinds import Ended
 
-        how: How = "over" if kind is None else "stopped" if issubclass(kind, KeyboardInterrupt) else "error"
-        self._file.add(Ended(how=how, text="" if error is None or how == "stopped" else str(error), at=self._now()))
+        stopped = self.ended_early or isinstance(error, KeyboardInterrupt)
+        how: How = "stopped" if stopped else "over" if error is None else "error"
+        text = str(error) if how == "error" else self.ended_early
+        self._file.add(Ended(how=how, text=text, at=self._now()))
         self._file.close()
         if kind is None:
             self._path.replace(self._place)

@@ -1,7 +1,7 @@
 """Real processes over loopback: started, followed, stopped, and summed up."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection, wait
@@ -22,6 +22,7 @@ from troth.protocol.core.records import decode_record
 from troth.swarm.child import Ended, Note, Stepped, Trace, live
 from troth.swarm.plan import SwarmPlan, folder_of
 from troth.swarm.stream import SwarmStream
+from troth.training.work import MOST_NOT_FINITE
 from troth.version import __version__
 
 _STOPPING_S = 10.0
@@ -232,7 +233,7 @@ class Swarm:
             "parameters": self.manifest.parameters.size,
             "gradients": "one process for each peer",
             "attacked_steps": sum(map(coalition.active, trained)),
-            "diverged_at": None,
+            "diverged_at": self._diverged_at(list(by_step)),
             "attackers_active": self.plan.liars if any(map(coalition.active, trained)) else [],
             "banned": [
                 {"peer": numbers[name], "step": step, "reason": reason, "evidence": f"ban-step{step}-{name}.json"}
@@ -251,6 +252,22 @@ class Swarm:
             "beyond_guarantee": False,
             "final_record": records[max(records)].hex() if records else None,
         }
+
+    def _diverged_at(self, steps: Sequence[int]) -> int | None:
+        """Step since which no honest contributor had a loss that is finite, for some steps to the end."""
+        since = None
+        for step in steps:
+            seen = ((f"peer{n}", self.seen.events.get(n, {}).get(step)) for n in self.honest)
+            contributed = [
+                event.loss
+                for name, event in seen
+                if event is not None and not event.observed and name not in (*event.validators, *event.silent)
+            ]
+            if any(loss is not None for loss in contributed):
+                since = None
+            elif contributed and since is None:
+                since = step
+        return since if since is not None and steps[-1] - since + 1 >= MOST_NOT_FINITE else None
 
     def evidence_folder(self) -> Path:
         return folder_of(self.out, self.witness) / "evidence"

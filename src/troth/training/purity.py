@@ -2,6 +2,7 @@
 
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -9,9 +10,12 @@ import torch
 from torch import Tensor
 
 from troth.crypto import derive
+from troth.errors import OperatorError
+from troth.specs import build, parse_spec, pick
 from troth.training import file_reads
 from troth.training.determinism import operation_without_version, threads
 from troth.training.errors import TaskError
+from troth.training.optimizers import OPTIMIZERS
 from troth.training.problem import Problem
 from troth.training.randomness.watch import disturb, without_chance
 from troth.training.task import Batch, Task
@@ -25,12 +29,27 @@ def check_pure(task: Task, problem: Problem | None = None) -> None:
     A batch and a gradient are recomputed after disturbing every global generator and after another seed's gradient, so
     that hidden randomness and hidden state both show. Files that are read must be declared.
     """
+    _check_defaults(task)
     with file_reads.watching(task):
         problem = problem or Problem(task)
         flat_D = _check_initial(problem)
         first, second = _check_batch(problem)
         _check_loss(problem, flat_D, first, second)
     file_reads.check_declared(task)
+
+
+def _check_defaults(task: Task) -> None:
+    """Numbers and names that a task suggests."""
+    name, options = parse_spec(task.optimizer)
+    try:
+        build(pick(OPTIMIZERS, name, "optimizer"), options, task.optimizer)
+    except OperatorError as error:
+        raise TaskError(f"Task.optimizer: {error}") from error
+    for field, value in (("rate", task.rate), ("tau", task.tau)):
+        if not 0 < value < inf:
+            raise TaskError(f"Task.{field} is a positive number, got {value!r}")
+    if task.steps < 1:
+        raise TaskError(f"Task.steps is at least 1, got {task.steps!r}")
 
 
 def _check_initial(problem: Problem) -> Tensor:
@@ -80,6 +99,11 @@ def _check_loss(problem: Problem, flat_D: Tensor, first: Batch, second: Batch) -
             raise TaskError(f"the model changes its buffer '{name}' in training: a step would depend on those before")
     if not (np.isfinite(loss) and bool(torch.isfinite(gradient_D).all())):
         raise TaskError("loss() or its gradient is not finite at the first parameters")
+    if not gradient_D.any() and not problem.depends_on_parameters(flat_D, first):
+        raise TaskError(
+            "loss() does not depend on the parameters, so nothing is trained: something in it is detached (.detach(), .data, "
+            "torch.no_grad(), .item(), or a tensor that is made anew)"
+        )
     problem.gradient(flat_D, second)
     disturb()
     loss_again, again_D = problem.gradient(flat_D, first)

@@ -31,6 +31,7 @@ from troth.training.weights import read_vectors, write_tensors
 
 # P peers, D coordinates
 
+MOST_NOT_FINITE = 3  # steps in a row without a finite gradient from an honest peer, until a run has diverged
 _DIGESTS = 4  # states whose digest is remembered
 
 

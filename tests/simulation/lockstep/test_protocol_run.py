@@ -4,13 +4,16 @@ import dataclasses
 
 import pytest
 import torch
+from torch import Tensor
 
-from troth.crypto import derive
+from troth.crypto import Stream, derive
 from troth.protocol.core.records import decode_record
 from troth.protocol.wire.messages import Verdict
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import ProtocolSimulation, Scenario, simulate
+from troth.simulation import ProtocolSimulation, Scenario, simulate, start
 from troth.simulation.lockstep.replay import replay
+from troth.training import Batch, Model
+from troth.training.tasks.quadratic import Quadratic
 from troth.training.work import TrainingWork
 
 
@@ -105,3 +108,34 @@ def test_small_numbers_of_peers_run() -> None:
     for peers, audits in ((1, 0), (2, 2), (3, 3 * 2), (4, 4 + 3 * 3)):  # at the end everyone audits everyone
         simulation = finished(Scenario(task="quadratic:dimension=64", peers=peers, steps=5, evaluate_every=5))
         assert (simulation.audits, simulation.agreement) == (audits, True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spoilt(Quadratic):
+    """Some batches have a gradient that is not finite, though the loss is."""
+
+    share: float = 0.5
+
+    def batch(self, draw: Stream) -> Batch:
+        return super().batch(draw) | {"rest": torch.tensor(float(draw.uniform(1)[0] >= self.share))}
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        return super().loss(model, batch) + torch.sqrt(batch["rest"] + 0 * model().sum())
+
+
+def test_gradients_that_are_not_finite_are_told_and_counted_while_others_are() -> None:
+    run = start(Scenario(task=Spoilt(dimension=20), peers=7, byzantine=1, attack_start=1, steps=12, seed=1))
+    notes = {report.step: report.notes for report in run if report.notes}
+    details = run.finish().summary.details
+    assert (details["diverged_at"], run.ended_early, details["honest_banned"]) == (None, "", 0)
+    assert 12 < details["not_finite"] < 48
+    assert list(notes.values()) == [("gradients of 3 of 6 honest peers are not finite, and count as zero",)], "once"
+
+
+def test_a_run_ends_after_three_steps_without_a_finite_gradient() -> None:
+    run = start(Scenario(task="quadratic:dimension=20", peers=4, steps=20, rate=1e30, tau=1e30))
+    losses = [report.loss for report in run]
+    details = run.finish().summary.details
+    assert details["diverged_at"] == len(losses) - 3
+    assert "diverged at step" in run.ended_early
+    assert details["agreement"]

@@ -1,5 +1,6 @@
 """Data of every peer's own: the trusted server's peers have it, and the protocol's do not."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from troth.crypto import Stream
-from troth.simulation import ProtocolSimulation, Scenario, ServerSimulation
+from troth.simulation import ProtocolSimulation, Scenario, ServerSimulation, simulate
 from troth.training import Batch, Model, Task
 
 
@@ -64,3 +65,12 @@ def test_the_servers_peers_draw_from_their_shards() -> None:
 
 def test_the_protocol_draws_from_public_data() -> None:
     assert moved(ProtocolSimulation(scenario("troth", byzantine=0))) == [7]
+
+
+def test_a_run_of_the_protocol_says_that_it_uses_no_shards() -> None:
+    def unused(options: Scenario) -> bool:
+        return "unused_shards" in simulate(options).summary.details
+
+    assert unused(scenario("troth"))
+    assert not unused(scenario("mean"))
+    assert not unused(dataclasses.replace(scenario("troth"), task="quadratic:dimension=8"))

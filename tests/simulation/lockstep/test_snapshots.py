@@ -58,6 +58,7 @@ SERVER: dict[str, dict[str, Any]] = {
 OWED = 3  # steps after which an audit is owed, among drop-outs
 NOISE = dataclasses.replace(SMALL, attack="gaussian", defence="mean")
 DIVERGING = dataclasses.replace(SMALL, attack="not-finite", defence="mean", rate=1e30, optimizer="sgd", steps=60)
+DIVERGING_PROTOCOL = dataclasses.replace(DIVERGING, defence="troth", tau=1e30)
 
 
 def protocol(name: str) -> Scenario:
@@ -97,11 +98,21 @@ def test_an_audit_is_owed_where_a_run_with_drop_outs_is_stopped() -> None:
     assert len(simulation.gone) == 3
 
 
-def test_a_run_that_ended_early_stays_ended() -> None:
-    run = start(DIVERGING)
+@pytest.mark.parametrize("scenario", [DIVERGING, DIVERGING_PROTOCOL])
+def test_a_run_that_ended_early_stays_ended(scenario: Scenario) -> None:
+    run = start(scenario)
     whole = to_the_end(run)
     assert simulation_of(run).diverged_at is not None
-    assert to_the_end(start(DIVERGING, run.snapshot())) == whole
+    assert to_the_end(start(scenario, run.snapshot())) == whole
+
+
+@pytest.mark.parametrize("name", ["not_finite", "not_finite_since"])
+def test_steps_without_a_finite_gradient_that_are_forgotten_show(name: str) -> None:
+    whole = to_the_end(start(DIVERGING_PROTOCOL))
+    run = stopped_after(DIVERGING_PROTOCOL, whole.finished.summary.details["diverged_at"] + 2)
+    assert not ends_otherwise(run, whole)
+    with forgotten("PROTOCOL", name):
+        assert ends_otherwise(run, whole)
 
 
 def test_stopped_again_and_again(tmp_path: Path) -> None:

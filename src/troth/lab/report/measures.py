@@ -9,11 +9,12 @@ from troth.lab.report.records import Expected, Label, Run, named, show
 from troth.lab.report.study import Study
 from troth.lab.report.tables import Cell, Column, Table
 
-OUTSIDE, DIVERGED, HONEST = "†", "✕", "!"
+OUTSIDE, DIVERGED, HONEST, EVENLY = "†", "✕", "!", "○"
 _MEANING = {
     OUTSIDE: "more liars than the defence's guarantee covers: it ran with the most that it is defined for.",
     DIVERGED: "at least one seed diverged.",
     HONEST: "an honest peer was banned.",
+    EVENLY: "its peers drew from all data, and the others' from shards of their own: an easier problem.",
 }
 CLOSE = 3.0  # points between a published figure and ours that count as a reproduction
 
@@ -22,7 +23,8 @@ def marks(runs: Sequence[Run]) -> str:
     """The signs of a cell; the legend explains them."""
     outside = any(run.outcome.assumed_byzantine is not None and not run.calm for run in runs)
     diverged = any(run.outcome.diverged_at is not None for run in runs)
-    return OUTSIDE * outside + DIVERGED * diverged + HONEST * any(run.honest_out for run in runs)
+    honest, evenly = any(run.honest_out for run in runs), any(run.outcome.unused_shards for run in runs)
+    return OUTSIDE * outside + DIVERGED * diverged + HONEST * honest + EVENLY * evenly
 
 
 def legend(study: Study) -> str:

@@ -195,6 +195,7 @@ def _outcome(place: _Place, table: dict[str, Any]) -> Outcome:
         announced_bytes_per_step=place.get(table, "announced_bytes_per_step", int, float, null, default=None),
         stalled=bool(place.get(table, "stalled", str, null, default=None)),
         agreement=place.get(table, "agreement", bool, default=True),
+        unused_shards=place.get(table, "unused_shards", bool, default=False),
         absent=frozenset(place.check(peer, "a peer", int) for peer in place.get(table, "absent", list, default=[])),
     )
 

@@ -38,6 +38,7 @@ class Outcome:
     announced_bytes_per_step: float | None
     stalled: bool = False  # too few were left to go on
     agreement: bool = True  # of the honest, on record, roster and model
+    unused_shards: bool = False  # the task gives peers data of their own, which the protocol does not use
     absent: frozenset[int] = frozenset()  # left without a ban
 
 

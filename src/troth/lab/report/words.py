@@ -180,7 +180,11 @@ def trouble(study: Study) -> list[str]:
     failed = len(study.sweep.failed)
     stalled = sum(run.outcome.stalled for run in study.runs)
     apart = sum(not run.outcome.agreement for run in study.runs)
+    evenly = sum(run.outcome.unused_shards for run in study.runs)
     said = [
+        f"{_runs(evenly)} of {_name(TROTH)} did not use the task's shards (○): do not rank it beside those that did."
+        if evenly
+        else "",
         f"Outside their guarantee (†): {', '.join(show(name, 40) for name in outside)}." if outside else "",
         f"{_runs(diverged)} diverged (✕)." if diverged else "",
         f"{_runs(empty)} ended without a number for the {study.metric.name}." if empty else "",

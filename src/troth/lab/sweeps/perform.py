@@ -67,6 +67,8 @@ def _found(summary: RunSummary) -> dict[str, Any]:
         "assumed_byzantine": details.get("assumed_byzantine"),
         "removed": details.get("removed", {}),
     }
+    if details.get("unused_shards"):
+        outcome["unused_shards"] = True
     if "banned" in details:
         outcome |= {
             "bans": [{name: ban[name] for name in ("peer", "step", "reason")} for ban in details["banned"]],

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from troth.aggregation import all_finite
 from troth.attacks import Coalition
 from troth.crypto import Digest, PeerId, Seed
 from troth.protocol.core.parts import part_bounds
@@ -150,11 +151,25 @@ class GradientPool:
         self.computed = 0  # gradients of contributors and candidates so far
         self._parts = 1  # into which the gradients that are asked for will be cut
         self._losses: list[tuple[list[int], Tensor]] = []  # numbers of peers, and their losses
+        self._honest: list[
+            tuple[AskGradient, Tensor]
+        ] = []  # contributors, and whether anything in their gradient is not 0
 
     @property
     def losses(self) -> dict[int, float]:
         """Losses of the last batches, by number."""
         return {peer: loss for peers, losses in self._losses for peer, loss in zip(peers, losses.tolist(), strict=True)}
+
+    def take_not_finite(self) -> tuple[int, int]:
+        """How many honest contributors of the last step had a gradient that is not finite, and so committed to zeros (SPEC
+        R2); and how many there were. Asked once a step."""
+        honest, self._honest = self._honest, []
+        return sum(not filled and not self._is_finite(ask) for ask, filled in honest), len(honest)
+
+    def _is_finite(self, ask: AskGradient) -> bool:
+        problem = self._problem if ask.machine is None else ask.machine.problem
+        parameters_D = ask.training.parameters_D.to(problem.device)
+        return all_finite(problem.gradient(parameters_D, problem.batch(ask.seed))[1])
 
     def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:
         rows: dict[PeerId, Tensor] = {}
@@ -176,6 +191,11 @@ class GradientPool:
                     gradient_on(self._problem, ask.hardware, ask.training.parameters_D, ask.seed)
                 )
         probing = [peer for peer, ask in asks.items() if ask.probing]
+        self._honest = [
+            (ask, rows[peer].any())
+            for peer, ask in asks.items()
+            if not ask.probing and self._numbers[peer] not in self._coalition.members
+        ]
         self._forge(rows, next(iter(asks.values())).step, probing)
         return rows
 

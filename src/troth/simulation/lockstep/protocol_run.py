@@ -47,7 +47,7 @@ from troth.simulation.lockstep.scenario import Scenario, ScenarioError
 from troth.training import Problem, check_pure
 from troth.training.hardware import Machine
 from troth.training.states.initial_state import load_initial_state
-from troth.training.work import Training, TrainingWork
+from troth.training.work import MOST_NOT_FINITE, Training, TrainingWork
 
 # D coordinates
 
@@ -96,6 +96,8 @@ class ProtocolSimulation:
         self.agreement = True
         self.audits = self.tolerant_audits = self.trials = self.attempts = self.attacked_steps = self.steps_done = 0
         self.updates = 0  # steps that moved the model
+        self.not_finite = 0  # gradients of honest peers that counted as zero
+        self.not_finite_since: int | None = None  # step since which no honest gradient is finite
         self.diverged_at: int | None = None
         self.trace: list[bytes] = []  # every step's record, as the first honest peer signed it
 
@@ -175,9 +177,9 @@ class ProtocolSimulation:
         return max(still or self.honest, key=lambda peer: self.states[peer].step)
 
     def steps(self) -> Iterator[StepReport]:
-        """Train, reporting after every step; ends early when too few are left to decide anything."""
+        """Train, reporting after every step; ends early when too few are left to decide anything, or the model has diverged."""
         scenario = self.scenario
-        if self.stalled is not None:
+        if self.stalled is not None or self.diverged_at is not None:
             return
         for step in range(self.steps_done, scenario.total_steps):
             before = self.states[self._witness()].roster
@@ -204,13 +206,30 @@ class ProtocolSimulation:
                 absent=tuple(self.numbers[peer] for peer in sorted(seen.record.leaving - set(seen.record.banned))),
                 guarantee=seen.state.roster.liars,
                 moved=seen.record.updated,
+                notes=self._not_finite(step),
                 door=at_door,
                 probation=self.door.chronicle.probation(seen.record) if self.door is not None else (),
             )
             yield report.told(self.run, scenario.total_steps, outcomes, self.numbers)
             if (alarm := outcomes[-1].state.roster.alarm) is not None:
                 self.stalled = str(alarm)
+            if self.stalled is not None or self.diverged_at is not None:
                 return
+
+    def _not_finite(self, step: int) -> tuple[str, ...]:
+        """Count gradients of honest peers that are not finite. A run without any other has nothing to learn from."""
+        count, honest = self.pool.take_not_finite()
+        if not honest:
+            return ()
+        is_news = bool(count) and (not self.not_finite or (count == honest and self.not_finite_since is None))
+        self.not_finite += count
+        if count < honest:
+            self.not_finite_since = None
+        elif self.not_finite_since is None:
+            self.not_finite_since = step
+        elif step - self.not_finite_since == MOST_NOT_FINITE - 1:
+            self.diverged_at = self.not_finite_since
+        return (f"gradients of {count} of {honest} honest peers are not finite, and count as zero",) if is_news else ()
 
     def _step(self, run: Callable[..., Coroutine[Any, Any, Outcome[Training]]]) -> dict[PeerId, Outcome[Training]]:
         """All members run one step together; peers that were banned or are gone are not asked again. Candidates observe it."""

@@ -48,6 +48,7 @@ class StepReport:
     absent: tuple[int, ...] = ()  # peers that left the roster in this step without a ban
     guarantee: int | None = None  # number of liars there may still be
     moved: bool = True  # whether the model moved
+    notes: tuple[str, ...] = ()  # what went wrong, in words
     door: tuple[DoorEvent, ...] = ()
     probation: tuple[tuple[int, int], ...] = ()  # candidates, and how many steps they have worked
     events: tuple[Stepped, ...] = ()  # of this step; and of the closing one, with the last
@@ -61,7 +62,7 @@ class StepReport:
             loss=None if isnan(self.loss) else self.loss,
             metrics=self.metrics or {},
             attacked=self.attacked,
-            news=tuple(event.words for event in self.door),
+            news=(*self.notes, *(event.words for event in self.door)),
         )
         return replace(self, events=(event, *others))
 

@@ -30,6 +30,7 @@ class Finished:
     problem: Problem
     parameters_D: Tensor  # the last of them; `problem.state_dict(parameters_D)` is what the user's module loads
     names: dict[str, str]  # of peers, by key in hexadecimal; empty with a trusted server, who knows no keys
+    ended_early: str = ""  # why it ended before its last step, if it did
 
 
 def simulate(scenario: Scenario, on_step: Callable[[StepReport], None] = lambda _: None) -> Finished:
@@ -66,6 +67,7 @@ class Started:
         self._simulation = simulation
         self.scenario = simulation.scenario  # with the task's suggestions filled in
         self.problem = simulation.problem
+        self.unused_shards = isinstance(simulation, ProtocolSimulation) and _has_shards(simulation)
         self.began = simulation.began  # of the stream of events; each report has its own
         self._of = _name(self.scenario) if of is None else of
         self._options = options_of(simulation)
@@ -96,6 +98,17 @@ class Started:
         """The model as it is now."""
         return self._simulation.parameters_D
 
+    @property
+    def ended_early(self) -> str:
+        """Why the run ended before its last step; empty if it did not."""
+        simulation = self._simulation
+        if simulation.diverged_at is not None:
+            return (
+                f"diverged at step {simulation.diverged_at}: honest gradients are not finite from there on, and the model is "
+                "ruined; a lower learning rate may help"
+            )
+        return (isinstance(simulation, ProtocolSimulation) and simulation.stalled) or ""
+
     def __iter__(self) -> Iterator[StepReport]:
         return self
 
@@ -118,7 +131,7 @@ class Started:
         if isinstance(simulation, ProtocolSimulation):
             names = {peer.hex(): f"peer{number}" for peer, number in simulation.numbers.items()}
             evidence = {proof.file_name(names[proof.file.banned]): proof for proof in simulation.evidence}
-        return Finished(self._summary(), evidence, self.problem, self.parameters_D, names)
+        return Finished(self._summary(), evidence, self.problem, self.parameters_D, names, self.ended_early)
 
     def _summary(self) -> RunSummary:
         simulation, scenario = self._simulation, self.scenario
@@ -131,6 +144,7 @@ class Started:
         }
         if isinstance(simulation, ProtocolSimulation):
             details |= _protocol_details(simulation, self._done)
+            details |= {"unused_shards": True} if self.unused_shards else {}
         else:
             details |= _server_details(simulation)
         return RunSummary(
@@ -145,6 +159,13 @@ class Started:
             details=details,
             config=scenario.config(),
         )
+
+
+def _has_shards(simulation: ProtocolSimulation) -> bool:
+    """Whether the task would give peers data of their own. The protocol has none: a batch follows from a public seed."""
+    task, peers = simulation.problem.task, simulation.scenario.peers
+    honest = [peer for peer in range(peers) if peer not in simulation.byzantine]
+    return any(task.shard(peer, peers, honest) is not task for peer in honest)
 
 
 def _name(scenario: Scenario) -> str:
@@ -178,7 +199,8 @@ def _server_details(simulation: ServerSimulation) -> dict[str, Any]:
 
 def _protocol_details(simulation: ProtocolSimulation, steps: int) -> dict[str, Any]:
     banned = {ban.peer for ban in simulation.bans}
-    door = {} if simulation.door is None else {"door": simulation.door.chronicle.summary()}
+    beside: dict[str, Any] = {} if simulation.door is None else {"door": simulation.door.chronicle.summary()}
+    beside |= {"not_finite": simulation.not_finite} if simulation.not_finite else {}
     return {
         "attackers_active": sorted(simulation.pool.attackers),
         "banned": [asdict(ban) for ban in simulation.bans],
@@ -194,5 +216,5 @@ def _protocol_details(simulation: ProtocolSimulation, steps: int) -> dict[str, A
         "attempts": simulation.attempts,
         "beyond_guarantee": simulation.scenario.beyond_guarantee,
         "final_record": simulation.trace[-1].hex() if simulation.trace else None,
-        **door,
+        **beside,
     }

@@ -33,6 +33,8 @@ PROTOCOL: Final = (
     "diverged_at",
     "evidence",
     "gone",
+    "not_finite",
+    "not_finite_since",
     "stalled",
     "steps_done",
     "tolerant_audits",
