@@ -77,6 +77,13 @@ def line(event: Stepped, metrics: str) -> str:
     )
 
 
+def time_left(seconds: float) -> str:
+    """Estimated time to the end of the run, to go on a line with."""
+    if seconds < 90:
+        return f"  {seconds:.0f} s left"
+    return f"  {seconds / 60:.0f} min left" if seconds < 5400 else f"  {seconds / 3600:.1f} h left"
+
+
 def traffic(event: Stepped) -> str:
     received = event.control_bytes + event.bulk_bytes
     return f"{received / 1e6:.1f} MB in, {event.sent_bytes / 1e6:.1f} MB out"

@@ -7,7 +7,7 @@ from typing import Any
 from tests.network.manifest.plans import KEYS, PLAN
 from troth.crypto import Digest, PeerId, Slot
 from troth.network.mesh.session import Standing
-from troth.network.node.waiting import farewell, waiting_for
+from troth.network.node.waiting import farewell, in_vain, waiting_for
 from troth.protocol.core.door import Door
 from troth.protocol.core.records import Candidate
 from troth.protocol.core.roster import Roster
@@ -154,3 +154,13 @@ def test_a_farewell_tells_what_becomes_of_the_run() -> None:
         "the 2 others cannot train without it (3 are needed): the run waits until enough are back, and nothing is lost"
     )
     assert farewell(None, KEYS[0], 1, PLAN.name_of) == "it had not begun to train"
+
+
+def test_gradients_that_count_for_nothing_are_told() -> None:
+    """[R2]"""
+    assert in_vain(1, float("nan")) == "this peer's gradient counts as zero: the batch loss is nan"
+    assert in_vain(2, 1.0) == "this peer's gradient counts as zero: it is zero, or not finite"
+    assert in_vain(3, float("inf")) == in_vain(9, float("inf"))
+    assert in_vain(3, float("inf")).startswith(
+        "this peer's gradients have counted as zero for 3 steps or more: the batch loss is inf. If the others say so too"
+    )

@@ -33,7 +33,7 @@ from troth.network.node.options import NodeOptions
 from troth.network.node.telling.sink import EventSink
 from troth.network.node.telling.teller import Eyes, Teller, Traffic
 from troth.network.node.unreached import Unreached
-from troth.network.node.waiting import farewell, wait_for_stragglers, waiting_for
+from troth.network.node.waiting import farewell, in_vain, wait_for_stragglers, waiting_for
 from troth.network.node.way_in import Arrival, WayIn, check_machine
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.channel import Said
@@ -189,6 +189,8 @@ class Node:
                 raise StoppedError("stopped")
 
     def _tell(self, outcome: Outcome[Training], seconds: float) -> None:
+        if self._ahead.in_vain:
+            self.note(in_vain(self._ahead.in_vain, self._ahead.loss))
         record, updates = outcome.record, outcome.state.scales.updates
         due = updates % self._options.evaluate_every == 0 or updates == self._manifest.steps
         moves = record.updated or record.closing

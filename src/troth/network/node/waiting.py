@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from math import isfinite
 
 from troth.crypto import PeerId
 from troth.network.mesh.session import Standing
@@ -16,6 +17,7 @@ _NOBODY = (
     "no member can be reached now: the run may be over. Then each of their folders has its model (model.safetensors, and "
     "model.json, by which 'troth verify' checks it): ask one of them for both"
 )
+_MOST_IN_VAIN = 3  # steps in a row
 _FOR_STRANGERS = 3  # times delta: they ask every two of them how far the run is
 
 
@@ -98,6 +100,17 @@ def _outside(
     return (
         f"{here}, and with {least} the run goes on from step {step}{fewer}; nothing is lost. Missing: {names(missing)}; "
         "to come back, the same command as before is enough"
+    )
+
+
+def in_vain(steps: int, loss: float) -> str:
+    """What gradients that count for nothing mean, for people; the same words however many more there are."""
+    why = "it is zero, or not finite" if isfinite(loss) else f"the batch loss is {loss}"
+    if steps < _MOST_IN_VAIN:
+        return f"this peer's gradient counts as zero: {why}"
+    return (
+        f"this peer's gradients have counted as zero for {_MOST_IN_VAIN} steps or more: {why}. If the others say so too, "
+        "the model is ruined: stop, and begin again from an earlier model or with a lower rate (troth new --from FOLDER --rate)"
     )
 
 
