@@ -8,20 +8,28 @@ BIN := .venv/bin
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
+# pip says nothing for minutes, so a line every ten seconds says that it is alive, as long as pip's own shell is. The sleep must not
+# hold our output open afterwards.
+define install
+@while sleep 10 >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do \
+	echo "  $$(date +%T)  still installing; .venv holds $$(du -sm .venv | cut -f1) MB"; done & \
+	trap "kill $$! 2>/dev/null" EXIT; $(BIN)/python -m pip install --quiet --constraint constraints.txt
+endef
+
 # PyTorch first and alone: asked for by name and version, pip finds a CPU build where there is one.
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Troth needs Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "Installing into .venv (a few minutes the first time) …"
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(install) torch
+	$(install) --editable .
 	@touch $@
 
 .venv/installed-dev: .venv/installed
 	@echo "Installing what the tests need …"
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps byzfl
+	$(install) --editable '.[dev]'
+	$(install) --no-deps byzfl
 	@touch $@
 
 demo: .venv/installed ## a swarm under attack on this machine, with its report
@@ -110,7 +118,7 @@ nettest: .venv/installed-libp2p ## real peers on networks that hurt (as root, wi
 
 .venv/installed-libp2p: .venv/installed-dev
 	@echo "Installing libp2p …"
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[libp2p]'
+	$(install) --editable '.[libp2p]'
 	@touch $@
 
 vectors: .venv/installed-dev ## regenerate the golden vectors and the list of public names, after a deliberate change only

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from troth.cli import main
+from troth.cli import main, progress
 
 
 class Outcome(NamedTuple):
@@ -16,6 +16,12 @@ class Outcome(NamedTuple):
 
 
 Troth = Callable[..., Outcome]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a slow machine would say on standard error what it is doing."""
+    monkeypatch.setattr(progress, "_PATIENCE_S", 600.0)
 
 
 @pytest.fixture

@@ -16,8 +16,10 @@ from troth.cli.fields import as_options
 from troth.cli.join import _Screen, _Stop, is_drawable
 from troth.crypto import Identity
 from troth.errors import OperatorError
+from troth.extras import how_to_install
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.network.manifest.founder import Founder
+from troth.network.manifest.manifest import Manifest
 from troth.network.node.node import Node
 from troth.protocol.core.state import Outcome
 from troth.swarm.plan import SwarmError
@@ -66,6 +68,17 @@ def test_a_mistake_ends_in_one_line_that_names_the_option(
     done = troth("join", str(manifest), "--identity", "me.key", "--folder", "folder", *arguments)
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines()[-1].startswith(f"troth: {message}")
+
+
+def test_a_missing_extra_is_told_before_the_task_is_loaded(
+    troth: Troth, manifest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading may take a minute, and the data gigabytes."""
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.setattr(Manifest, "make_task", lambda _: pytest.fail("the task is loaded"))
+    done = troth("join", str(manifest), "--identity", "me.key", "--metrics-port", "9100")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[-1] == f"troth: --metrics-port needs prometheus-client: {how_to_install('metrics')}"
 
 
 def test_fields_become_options_at_the_beginning_of_an_error_only() -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from tests.cli.conftest import Troth
 from tests.cli.test_lists import TASK
+from troth.cli import progress
 from troth.crypto import Identity, KeyFileError
+from troth.network.manifest.cost import StepCost
 from troth.network.manifest.fit import mismatches
 from troth.network.manifest.manifest import Manifest
 from troth.network.manifest.resilience import Resilience
@@ -208,6 +210,12 @@ class TestNew:
         assert "all members need machines of one class" in done.out
         assert "'troth doctor --task quadratic:dimension=40 --peers 4'" in done.out
         assert re.search(r"A gradient took \d+ ms here; members have 5 s for it\.", done.out)
+        assert "\n".join(StepCost.of(Manifest.load(Path("run.toml"))).sentences()) in done.out
+
+    def test_it_gives_a_sign_of_life(self, troth: Troth, founders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(progress, "_PATIENCE_S", 0.0)
+        said = troth("new", "run.toml", *SMALL, *founders).err
+        assert re.search(r"(reading keys|loading the task and its data) … \d s\n", said)
 
     def test_it_advises_against_optimizers_that_make_more_of_a_lie(self, troth: Troth, founders: list[str]) -> None:
         """[U7, D3] Other hardware leaves room for small lies in every step, and low floors for one that counts."""

@@ -1,17 +1,25 @@
 """`troth.new`: write down what the members of a run agree on."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
 from troth.api.keys import load_public
-from troth.errors import OperatorError
+from troth.errors import OperatorError, one_word
 from troth.files import write_bytes, write_text
 from troth.network.disk.proofs import proven_state
-from troth.network.manifest.builder import BuiltManifest, ManifestOptions, Origin, build_manifest, task_beside
+from troth.network.manifest.builder import (
+    BuiltManifest,
+    ManifestOptions,
+    OnStage,
+    Origin,
+    build_manifest,
+    silent,
+    task_beside,
+)
 from troth.network.manifest.consent import code_to_run, remember
+from troth.network.manifest.continuing import options_from
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import initial_state_file, origin_file
 from troth.network.manifest.manifest import Manifest
@@ -22,7 +30,8 @@ class NewRunError(OperatorError):
 
 
 class NewOptions(TypedDict, total=False):
-    """Choices of the person who writes the manifest. None: as the task suggests, as the protocol allows, or as measured."""
+    """Choices of the person who writes the manifest. None, or left out: as in the run that is continued; else as the task
+    suggests, as the protocol allows, or as measured."""
 
     name: str | None
     steps: int | None
@@ -53,7 +62,7 @@ class NewOptions(TypedDict, total=False):
 
 def new(
     path: str | PathLike[str],
-    task: str,
+    task: str | None,
     founders: Sequence[str | Founder],
     *,
     overwrite: bool = False,
@@ -65,29 +74,52 @@ def new(
 
     A founder is a `Founder`, or NAME=KEY@HOST:PORT with a public key in hexadecimal or in a file; the address may be
     missing for somebody who only dials out. `task` is a spec, `digits` or `my_task.py`, whose file has to lie in the
-    folder of `path`: everybody needs both.
+    folder of `path`: everybody needs both. None, with `continues`: that run's.
     """
-    return write_new(Path(path), task, founders, ManifestOptions(**options), overwrite=overwrite).manifest
+    return write_new(Path(path), task, founders, options, overwrite=overwrite).manifest
 
 
 def write_new(
-    path: Path, task: str, founders: Sequence[str | Founder], options: ManifestOptions, *, overwrite: bool
+    path: Path,
+    task: str | None,
+    founders: Sequence[str | Founder],
+    given: NewOptions,
+    *,
+    overwrite: bool,
+    on_stage: OnStage = silent,
 ) -> BuiltManifest:
     """Build a manifest, and write it with what has to lie beside it."""
     _check_free(path, overwrite=overwrite)
-    given = [one if isinstance(one, Founder) else _founder(one) for one in founders]
-    origin = None
-    if options.continues is not None:
-        if options.initial_state is None or not options.initial_state.is_dir():
-            raise NewRunError("`continues` needs `from`, with the folder of a member of that run")
-        old = Manifest.load(options.continues).run
-        state, proof = proven_state(options.initial_state, old)
-        options, origin = replace(options, initial_state=state), Origin(old.id, proof)
-    built = build_manifest(task_beside(task, path.parent), given, options, path.parent, origin=origin)
+    named = [one if isinstance(one, Founder) else _founder(one) for one in founders]
+    on_stage("reading the run that is continued")
+    origin = _origin(given.get("continues"), given.get("initial_state"))
+    options = ManifestOptions(**given) if origin is None else options_from(origin.manifest, given, len(named))
+    task = task_beside(task, path.parent) if task is not None else _task_of(origin)
+    built = build_manifest(task, named, options, path.parent, origin=origin, on_stage=on_stage)
     _write(path, built)
     if (code := code_to_run(built.manifest)) is not None:
         remember(code)  # its own user named it, and has run it here
     return built
+
+
+def _origin(continues: Path | None, folder: Path | None) -> Origin | None:
+    if continues is None:
+        return None
+    if folder is None or not folder.is_dir():
+        raise NewRunError("`continues` needs `from`, with the folder of a member of that run")
+    old = Manifest.load(continues)
+    return Origin(old, *proven_state(folder, old.run))
+
+
+def _task_of(origin: Origin | None) -> str:
+    """The task of the run that is continued, if it comes with Troth: naming a program here is agreeing to run it."""
+    if origin is None:
+        raise NewRunError("`task`: name one, or a run that is continued")
+    if code_to_run(origin.manifest) is not None:
+        raise NewRunError(
+            f"`task`: that run's is {one_word(origin.manifest.task)}, a program of its own: name it, if you agree to run it"
+        )
+    return origin.manifest.task
 
 
 def _founder(given: str) -> Founder:

@@ -48,17 +48,17 @@ def audit(
 
     Example: troth audit runs/alice --run run.toml
     """
-    from troth.audit.folder import AuditOptions
-    from troth.audit.folder import audit as audit_folder
-    from troth.network.manifest.manifest import Manifest
+    with telling("loading PyTorch"):
+        from troth.audit.folder import AuditOptions
+        from troth.audit.folder import audit as audit_folder
+        from troth.network.manifest.manifest import Manifest
 
-    places = ["run.toml"]
     manifest = Manifest.load(run)
     if recompute and task is None:
         agree(manifest, trust)
-    with as_options(_FIELDS), telling(lambda: places[-1]):
+    with as_options(_FIELDS), telling("checking run.toml") as now:
         processes = min(1, (os.cpu_count() or 1) - 1)
         options = AuditOptions(sample=sample, recompute=recompute, task=task, processes=processes)
-        report = audit_folder(folder, manifest, options, lambda place: places.__setitem__(-1, place))
+        report = audit_folder(folder, manifest, options, lambda place: now(f"checking {place}"))
     typer.echo(json.dumps(report.plain(), indent=1) if as_json else "\n".join(report.lines()))
     raise typer.Exit(0 if report.right else 1)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from troth.cli.fields import Trust, agree
+from troth.cli.progress import telling
 from troth.errors import OperatorError
 from troth.files import write_text
 
@@ -42,23 +43,28 @@ def export(
     if not place.exists():
         raise ExportError(f"{place} is not there: name a peer's folder, or one of its checkpoints")
 
-    from troth.events.words import metrics_in_words
-    from troth.network.disk.checkpoints import find_model
-    from troth.network.manifest.manifest import Manifest
-    from troth.protocol.wire.primitives import Primitives
-    from troth.training.weights import how_to_load, write_model
+    with telling("loading PyTorch"):
+        from troth.events.words import metrics_in_words
+        from troth.network.disk.checkpoints import find_model
+        from troth.network.manifest.manifest import Manifest
+        from troth.protocol.wire.primitives import Primitives
+        from troth.training.weights import how_to_load, write_model
 
     manifest = Manifest.load(run)
     agree(manifest, trust)
-    problem = manifest.problem(manifest.make_task())
-    work = manifest.work(problem, Primitives())
-    found = find_model(place, manifest.run.id, work)
-    certificate = _certificate(place, manifest.run.id, work.digest(found.training), found.path)
+    with telling("loading the task") as now:
+        problem = manifest.problem(manifest.make_task())
+        work = manifest.work(problem, Primitives())
+        now(f"reading and checking the newest model in {place}")
+        found = find_model(place, manifest.run.id, work)
+        certificate = _certificate(place, manifest.run.id, work.digest(found.training), found.path)
+        now("making the complete state_dict")
+        complete = problem.state_dict(found.training.parameters_D)
     beside = out.with_suffix(".json")
     if certificate is not None and beside.exists() and not overwrite:
         raise ExportError(f"{beside} exists already: choose another --out, or --overwrite")
     try:
-        write_model(out, problem.state_dict(found.training.parameters_D))
+        write_model(out, complete)
         if certificate is not None and out.suffix == ".safetensors":
             write_text(beside, certificate)
     except OSError as error:
@@ -66,7 +72,9 @@ def export(
     before = "" if found.step is None else f", before step {found.step}"
     typer.echo(f"Wrote {out}: the model in {found.path.name}{before}")
     if evaluate:
-        typer.echo(metrics_in_words(problem.evaluate(found.training.parameters_D)))
+        with telling("measuring the model"):
+            metrics = problem.evaluate(found.training.parameters_D)
+        typer.echo(metrics_in_words(metrics))
     if certificate is not None and out.suffix == ".safetensors":
         typer.echo(f"Wrote {beside}: the members' signatures over it; troth verify {beside} --run {run} checks them")
     elif certificate is not None:

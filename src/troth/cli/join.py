@@ -128,12 +128,15 @@ def join(
     from troth.network.manifest.manifest import Manifest
     from troth.network.node.node import Node
     from troth.network.node.options import NodeOptions, default_folder
+    from troth.network.node.telling.metrics import check_extra
     from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
     from troth.protocol.recovery.invitation import Invitation
     from troth.training.weights import how_to_load
 
     if threads:
         torch.set_num_threads(threads)
+    with as_options({"metrics_port", "tensorboard"}):
+        check_extra(metrics_port, tensorboard=tensorboard)
     run = Manifest.load(manifest)
     agree(run, trust)
     me = load_identity(identity)

@@ -1,14 +1,17 @@
 """`troth new`: write the manifest of a run."""
 
-import math
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from troth.cli.fields import as_options
+from troth.cli.progress import telling
+
 if TYPE_CHECKING:
-    from troth.network.manifest.builder import BuiltManifest
+    from troth.api.new import NewOptions
+    from troth.network.manifest.builder import BuiltManifest, Origin
     from troth.network.manifest.manifest import Manifest
 
 
@@ -18,6 +21,7 @@ class _Device(StrEnum):
 
 
 def new(
+    context: typer.Context,
     manifest: Annotated[Path, typer.Argument(help="The file to write, for instance run.toml.")],
     founder: Annotated[
         list[str],
@@ -27,7 +31,12 @@ def new(
             show_default=False,
         ),
     ],
-    task: Annotated[str, typer.Option(help="What to train: see 'troth tasks'; or your own my_task.py.")] = "digits",
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="What to train: see 'troth tasks'; or your own my_task.py. Default: digits, or that of --continues."
+        ),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="For people to read. Default: the task's.")] = None,
     byzantine: Annotated[
         int | None,
@@ -71,7 +80,8 @@ def new(
         Path | None,
         typer.Option(
             help="Manifest of the run that --from comes from, to go on with other settings or members: the newest state in that "
-            "folder that enough of its members signed is taken, and whoever joins checks their signatures."
+            "folder that enough of its members signed is taken, and whoever joins checks their signatures. All that is not given "
+            "here is as in that manifest; what differs is printed."
         ),
     ] = None,
     optimizer: Annotated[
@@ -119,14 +129,13 @@ def new(
     Example: troth new run.toml --task digits --founder alice=alice.pub@10.0.0.1:7001 --founder bob=bob.pub@10.0.0.2:7001
     --founder carol=carol.pub@10.0.0.3:7001 --founder dave=dave.pub
     """
-    import torch
+    with telling("loading PyTorch"):
+        import torch
 
-    from troth.api.new import write_new
-    from troth.cli.fields import as_options
-    from troth.network.manifest.builder import ManifestOptions
+        from troth.api.new import NewOptions, write_new
 
     torch.set_num_threads(1)  # as 'troth join' does unless asked otherwise: the time of a gradient is measured here
-    options = ManifestOptions(
+    options = NewOptions(
         name=name,
         steps=steps,
         optimizer=optimizer,
@@ -152,24 +161,48 @@ def new(
         stretch=stretch,
         data_where=data_where,
     )
-    with as_options(("founder", "overwrite", "continues", "from", "probation")):
-        built = write_new(manifest, task, founder, options, overwrite=overwrite)
+    if continues is None:
+        task = task or "digits"
+    else:
+        options = _typed(context, options)
+    fields = ("founder", "overwrite", "continues", "from", "probation", "task")
+    with as_options(fields), telling("reading keys") as now:
+        built = write_new(manifest, task, founder, options, overwrite=overwrite, on_stage=now)
     _print(manifest, built)
+
+
+_PARAMETERS = {  # of `new`, where the field has another name
+    "initial_state": "start",
+    "deviation": "hardware_deviation",
+    "delta_s": "delta",
+    "compute_s": "compute",
+    "bulk_s": "bulk",
+}
+
+
+def _typed(context: typer.Context, options: "NewOptions") -> "NewOptions":
+    """Without what was not typed: it is to be as in the run that is continued."""
+
+    def typed(field: str) -> bool:
+        source = context.get_parameter_source(_PARAMETERS.get(field, field))
+        return source is None or source.name != "DEFAULT"
+
+    return cast("NewOptions", {field: value for field, value in options.items() if typed(field)})
 
 
 def _print(path: Path, built: "BuiltManifest") -> None:
     from troth.network.manifest.consent import code_to_run
+    from troth.network.manifest.cost import StepCost, duration
     from troth.network.manifest.resilience import Resilience
 
     manifest, timeouts = built.manifest, built.manifest.timeouts
     typer.echo(f"Wrote {path}: {manifest.task}, {manifest.parameters.size:,} parameters, {manifest.steps:,} steps.")
     typer.echo(f"Run {manifest.run.id.hex()[:8]}, in full {manifest.run.id.hex()}")
     if built.origin is not None:
-        from troth.evidence.verify_model import verify_state
-
-        typer.echo(f"It continues run {built.origin.run.hex()[:8]}: {verify_state(built.origin.proof).sentence()}.")
-    typer.echo(f"A gradient took {_milliseconds(built.gradient_s)} here; members have {timeouts.compute:g} s for it.")
+        typer.echo("\n".join(_continuation(manifest, built.origin)))
+    typer.echo(f"A gradient took {duration(built.gradient_s)} here; members have {timeouts.compute:g} s for it.")
     typer.echo("\n" + "\n".join([*Resilience.of(manifest.run).sentences(), *_warnings(built)]))
+    typer.echo("\n" + "\n".join(StepCost.of(manifest).sentences()))
     typer.echo("\nNext: send to everybody, to put into one folder (there is no secret in it):\n")
     for line in _parcel(path, built):
         typer.echo(f"    {line}")
@@ -179,6 +212,24 @@ def _print(path: Path, built: "BuiltManifest") -> None:
     )
     if (code := code_to_run(manifest)) is not None:
         typer.echo(f"They are asked before {code.what} is run. SHA-256, for those who ask you: {code.digest}")
+
+
+def _continuation(manifest: "Manifest", origin: "Origin") -> list[str]:
+    """Where the run goes on from, and everything that is not as it was there."""
+    from troth.evidence.verify_model import verify_state
+    from troth.network.manifest.continuing import differences
+    from troth.training.schedules import rate_at
+
+    old, proof = origin.manifest, verify_state(origin.proof)
+    lines = [f"It continues run {old.run.id.hex()[:8]}: {proof.sentence()}."]
+    if differ := differences(old, manifest):
+        lines += ["As in that run's manifest, but for:", *(f"    {line}" for line in differ)]
+    else:
+        lines.append("All else is as in that run's manifest.")
+    was, will_be = rate_at(old.rates(), proof.record.updates), manifest.rates()[0]
+    if was != will_be:
+        lines.append(f"The schedule begins anew: a learning rate of {will_be:.3g}; there it had come to {was:.3g}.")
+    return lines
 
 
 def _parcel(path: Path, built: "BuiltManifest") -> list[str]:
@@ -253,7 +304,3 @@ def _about_the_optimizer(manifest: "Manifest") -> list[str]:
             f"{usual.floor:g} and {usual.model_floor:g} unless set."
         )
     return lines
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{math.ceil(1000 * seconds)} ms"

@@ -16,22 +16,25 @@ if TYPE_CHECKING:
     from troth.simulation import StepReport
 
 _LINE_EVERY_S = 5.0
-_PATIENCE_S = 2.0
+_PATIENCE_S = 2.0  # before the first sign of life
+_AGAIN_S = 10.0
 
 
 @contextmanager
-def telling(where: Callable[[], str]) -> Iterator[None]:
-    """Say where a check is, every two seconds."""
-    over = threading.Event()
+def telling(what: str) -> Iterator[Callable[[str], None]]:
+    """Say what is being done, after two seconds and then every ten. The callable says that it is something else from now on."""
+    over, now, began = threading.Event(), [what], time.monotonic()
 
     def tell() -> None:
-        while not over.wait(_PATIENCE_S):
-            typer.echo(printable(f"checking {where()}"), err=True)
+        patience = _PATIENCE_S
+        while not over.wait(patience):
+            typer.echo(printable(f"{now[0]} … {time.monotonic() - began:.0f} s"), err=True)
+            patience = _AGAIN_S
 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()
     try:
-        yield
+        yield lambda other: now.__setitem__(0, other)
     finally:
         over.set()
         teller.join()

@@ -51,7 +51,8 @@ def verify(
     Exit code 0: all are proved. 3: some rest on members' votes, and the rest is proved. 1: something is not proved, or its run is
     not named. 2: wrong usage, or no file could be read at all.
     """
-    from troth.api.verify import expand, verify_paths
+    with telling("loading PyTorch"):
+        from troth.api.verify import expand, verify_paths
 
     verdicts: list[Verdict] = []
     if recompute and task is None and run is not None and run.endswith(".toml") and Path(run).is_file():
@@ -60,9 +61,10 @@ def verify(
         agree(Manifest.load(run), trust)
     with as_options(_FIELDS, {"paths": "PATH"}):
         files = expand(paths)
-        with telling(lambda: _place(files, verdicts)):
+        with telling(_place(files, 0)) as now:
             for verdict in verify_paths(files, run, recompute=recompute, task=task):
                 verdicts.append(verdict)
+                now(_place(files, len(verdicts)))
                 if not as_json:
                     typer.echo(_with_options(verdict.line()))
     if as_json:
@@ -95,6 +97,6 @@ def _with_options(text: str) -> str:
     return text
 
 
-def _place(files: list[Path], done: "list[Verdict]") -> str:
-    at = min(len(done), len(files) - 1)
-    return f"{at + 1} of {len(files)}: {files[at]}"
+def _place(files: list[Path], done: int) -> str:
+    at = min(done, len(files) - 1)
+    return f"checking {at + 1} of {len(files)}: {files[at]}"

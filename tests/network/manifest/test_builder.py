@@ -40,6 +40,17 @@ def test_a_manifest_fits_the_machine_that_wrote_it() -> None:
     assert build_manifest(SPEC, FOUNDERS).manifest.run.id != manifest.run.id, "a fresh nonce"
 
 
+def test_what_takes_long_is_named_before_it_begins() -> None:
+    stages = list[str]()
+    build_manifest(SPEC, FOUNDERS, on_stage=stages.append)
+    assert stages == [
+        "loading the task and its data",
+        "checking that the task gives the same bits twice",
+        "measuring how long a gradient takes",
+        "hashing the data",
+    ]
+
+
 @pytest.mark.parametrize(("probation", "slots"), [(0, 4), (32, 4), (64, 8), (128, 16)])
 def test_a_longer_probation_has_more_slots(probation: int, slots: int) -> None:
     """[J3] Else whoever wins most of them has most of the seats: `make bench-door`."""

@@ -1,6 +1,7 @@
 """A run that goes on from the state of another, which that one's members signed."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,20 @@ from safetensors.torch import load_file, save_file
 import troth
 from tests.audit.folders import witnessed
 from troth.api.new import NewRunError
+from troth.cli import main
 from troth.crypto import Identity
+from troth.network.disk import proofs
 from troth.network.disk.errors import DiskError
+from troth.network.manifest.builder import Origin, build_manifest
+from troth.network.manifest.continuing import differences, options_from
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import InitialStateError, initial_state_file, origin_file
 from troth.network.manifest.manifest import Manifest
 from troth.network.manifest.sections import description
+from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import Scenario
+from troth.training.states import initial_state
 from troth.training.work import Training
 
 TASK = "quadratic:dimension=24"
@@ -120,3 +127,74 @@ def test_mistakes_name_the_way_out(old: Manifest) -> None:
     with pytest.raises(DiskError, match="belongs to another run"):
         troth.new("new.toml", TASK, FOUNDERS, initial_state=FOLDER, continues=Path("again.toml"))
     assert b"continues" not in description(old), "runs that continue none have the id that they had"
+
+
+def test_a_peer_that_trains_may_delete_what_is_read(old: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It deletes older checkpoints with every step, and reading its journal takes longer than that."""
+    certified = proofs._certified
+
+    def slowly(folder: Path) -> Iterator[CertifiedRecord]:
+        for path in folder.glob("checkpoints/*"):
+            path.unlink()
+        return certified(folder)
+
+    parameters_D = load_file(newest())["parameters"]
+    monkeypatch.setattr(proofs, "_certified", slowly)
+    assert torch.equal(first_of(continued()).parameters_D, parameters_D)
+    assert Manifest.load(Path("new.toml")).continues == old.run.id
+
+
+@pytest.mark.usefixtures("old")
+def test_a_checkpoint_that_is_deleted_before_it_is_read_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    last_in, gone = initial_state._last_in, newest()
+
+    def late(folder: Path) -> Path:
+        found = last_in(folder)
+        gone.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(initial_state, "_last_in", late)
+    made = troth.new("new.toml", TASK, FOUNDERS, initial_state=FOLDER)
+    assert torch.equal(first_of(made).parameters_D, load_file(newest())["parameters"])
+
+
+def test_what_is_not_given_is_as_it_was(old: Manifest) -> None:
+    was = dataclasses.replace(
+        old,
+        schedule="linear",
+        warmup=2,
+        rate=0.03,
+        parameters=dataclasses.replace(
+            old.parameters, byzantine=1, tau=0.7, tau_auto=0.4, probation=40, slots=2, tau_most=9.0
+        ),
+        timeouts=dataclasses.replace(old.timeouts, delta=3.0, compute=77.0),
+    )
+    again = build_manifest(TASK, was.founders, options_from(was, {}, 4), origin=Origin(was, b"", "")).manifest
+    assert differences(was, again) == []
+    assert (again.parameters, again.timeouts) == (was.parameters, was.timeouts)
+
+    given = {"rate": 0.5, "tau": 2.0, "steps": None}
+    other = build_manifest(TASK, FOUNDERS, options_from(was, given, 3), origin=Origin(was, b"", "")).manifest
+    assert differences(was, other) == [
+        "training.rate: 0.5, was 0.03",
+        "protocol.tau: 2.0, was 0.7",
+        "protocol.byzantine: 0, was 1",
+        "protocol.tau_auto: not set, was 0.4",
+        f"founders: without {', '.join(sorted(one.name for one in was.founders))}",
+        "founders: with p0, p1, p2",
+    ]
+    named = troth.new("new.toml", None, FOUNDERS, initial_state=FOLDER, continues=OLD)
+    assert named.task == old.task
+
+
+def test_only_what_was_typed_differs(old: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
+    """Defaults of the command are not asked for."""
+    founders = [part for one in FOUNDERS for part in ("--founder", f"{one.name}={one.key.hex()}")]
+    with pytest.raises(SystemExit):
+        main(["new", "new.toml", "--from", str(FOLDER), "--continues", str(OLD), "--schedule", "linear", *founders])
+    told = capsys.readouterr().out.split("As in that run's manifest, but for:\n")[1].splitlines()
+    assert old.seed != 0, "the option's default"
+    assert told[0] == "    training.schedule: linear, was cosine"
+    assert told[1].startswith("    founders: without ")
+    assert told[2] == "    founders: with p0, p1, p2"
+    assert told[3].startswith("The schedule begins anew: a learning rate of ")

@@ -1,10 +1,12 @@
 """What a peer's folder proves to others, also while the peer trains: how the members changed, and a state that they signed."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 
 from troth.crypto import Digest, blob_digest
 from troth.evidence.errors import UnprovedError
@@ -37,17 +39,22 @@ def invitation_from(folder: Path) -> tuple[Digest, Invitation]:
     return run, Invitation.to(run, record.step, named)
 
 
-def proven_state(folder: Path, run: Run) -> tuple[Path, str]:
-    """The newest checkpoint in a peer's folder that enough members of this run signed, and the proof of that, as text."""
+def proven_state(folder: Path, run: Run) -> tuple[bytes, str]:
+    """The newest checkpoint in a peer's folder that enough members of this run signed, and the proof of that, as text. The peer
+    may be training there."""
     try:
-        other = _run_of(folder) != run.id
-        oldest_first = list(_certified(folder))[::-1]
-        signed = {decode_record(one.record).state_after: one for one in oldest_first}  # by the newest that names it
-        changes = _changes(folder, decode_record(oldest_first[-1].record)) if oldest_first else []
-        for path in sorted(folder.glob("checkpoints/step-*.safetensors"), reverse=True):
-            proof = None if other else _proof(path, run, signed, changes)
-            if proof is not None:
-                return path, proof
+        with ExitStack() as open_files:
+            # Before the journal is read, which takes longer than a step: the peer deletes its older checkpoints meanwhile.
+            newest_first = [*_opened(folder, open_files)]
+            other = _run_of(folder) != run.id
+            oldest_first = list(_certified(folder))[::-1]
+            signed = {decode_record(one.record).state_after: one for one in oldest_first}  # by the newest that names it
+            changes = _changes(folder, decode_record(oldest_first[-1].record)) if oldest_first else []
+            for file in () if other else newest_first:
+                raw = file.read()
+                proof = _proof(file.name, raw, run, signed, changes)
+                if proof is not None:
+                    return raw, proof
     except DiskError:
         raise
     except (OSError, ValueError) as error:
@@ -57,11 +64,20 @@ def proven_state(folder: Path, run: Run) -> tuple[Path, str]:
     raise DiskError(f"{folder}: enough members signed none of the states there; take another member's folder")
 
 
-def _proof(path: Path, run: Run, signed: dict[bytes, CertifiedRecord], changes: list[CertifiedRecord]) -> str | None:
+def _opened(folder: Path, files: ExitStack) -> Iterator[BinaryIO]:
+    """The checkpoints, newest first; a file that is open can be read after it was deleted."""
+    for path in sorted(folder.glob("checkpoints/step-*.safetensors"), reverse=True):
+        with suppress(FileNotFoundError):
+            yield files.enter_context(path.open("rb"))
+
+
+def _proof(
+    name: str, raw: bytes, run: Run, signed: dict[bytes, CertifiedRecord], changes: list[CertifiedRecord]
+) -> str | None:
     try:
-        training = training_of(load_file(path))
+        training = training_of(load(raw))
     except SafetensorError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{name}: {error}") from error
     if isinstance(training, Malformed):
         return None
     tensors = tensor_digests(training)
@@ -81,7 +97,13 @@ def _proof(path: Path, run: Run, signed: dict[bytes, CertifiedRecord], changes: 
 def _run_of(folder: Path) -> Digest:
     named = (folder / "run").read_text(encoding="ascii").strip()
     for path in _journal(folder):
-        if (other := run_of(path)) != named:
+        try:
+            other = run_of(path)
+        except DiskError:
+            if path.exists():
+                raise
+            break  # its peer deleted it meanwhile: it is the oldest
+        if other != named:
             raise DiskError(
                 f"{folder / 'run'} names another run than {path} ({other[:16]}): one was changed, or is of another folder; "
                 "put the right one back"
@@ -101,7 +123,11 @@ def _changes(folder: Path, last: StepRecord) -> list[CertifiedRecord]:
 def _certified(folder: Path) -> Iterator[CertifiedRecord]:
     """The records over which the journal holds signatures, newest first."""
     for path in _journal(folder):
-        yield from reversed(list(certified_in(path)))
+        try:
+            found = list(certified_in(path))
+        except FileNotFoundError:
+            return  # its peer deleted it meanwhile: it is the oldest
+        yield from reversed(found)
 
 
 def _journal(folder: Path) -> list[Path]:

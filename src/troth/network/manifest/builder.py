@@ -3,7 +3,7 @@
 import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar
@@ -29,10 +29,16 @@ from troth.training.fingerprint import code_digest, code_file, data_digest
 
 T = TypeVar("T")
 
+OnStage = Callable[[str], None]
+
 _LEAST_S = 5.0  # for computing and for sending: machines stutter
 _SLACK = 10  # the slowest member may be this many times slower than this machine
 _CALLS = 3
 _SLOWEST_CONNECTION = 20e6 / 8  # bytes a second
+
+
+def silent(_: str) -> None:
+    """Nobody listens."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,10 @@ class ManifestOptions:
 
 @dataclass(frozen=True)
 class Origin:
-    """A run whose members signed an initial state, and the proof of that, for the file beside the manifest."""
+    """A run that is continued: a state that its members signed, and the proof of that, for the file beside the manifest."""
 
-    run: Digest
+    manifest: Manifest
+    state: bytes
     proof: str
 
 
@@ -93,13 +100,15 @@ def build_manifest(
     folder: Path | None = None,
     *,
     origin: "Origin | None" = None,
+    on_stage: OnStage = silent,
 ) -> BuiltManifest:
     """A manifest that will lie in `folder`, where the task's file, if it has one, must lie too. `origin`: the run that the
-    initial state comes from.
+    initial state comes from. `on_stage` hears what is being done.
 
     The nonce is fresh, so every manifest is another run. A gradient is computed a few times to see how long it takes.
     """
     options, folder = options or ManifestOptions(), folder or Path()
+    on_stage("loading the task and its data")
     made = make_task(task, folder)  # named by its own user, who so agrees to run it
     _check_machine(made, options)
     problem = Problem(made, device=options.device, one_by_one=options.one_by_one, lanes_for=max(1, len(founders)))
@@ -109,8 +118,11 @@ def build_manifest(
             f"of it; take at most {problem.size}, or a larger model"
         )
     _check_probation(options, len(founders), problem.size)
+    on_stage("checking that the task gives the same bits twice")
     check_pure(made, problem)
+    on_stage("measuring how long a gradient takes")
     gradient_s = _gradient_s(problem)
+    on_stage("hashing the data")
     manifest = Manifest(
         name=_or(options.name, PurePosixPath(parse_spec(task)[0]).name),
         nonce=secrets.token_bytes(32),
@@ -126,7 +138,7 @@ def build_manifest(
         schedule=options.schedule,
         warmup=options.warmup,
         seed=options.seed,
-        parameters=_parameters(made, options, len(founders), problem.size),
+        parameters=_parameters(made, options, len(founders), problem.size, origin),
         founders=tuple(founders),
         timeouts=_timeouts(options, gradient_s, problem.size),
         device=options.device,
@@ -138,8 +150,9 @@ def build_manifest(
     built = BuiltManifest(manifest, gradient_s, code=code_files(task, folder), data=data_files(made))
     if options.initial_state is None:
         return built
-    digest, raw = import_initial_state(manifest.work(problem, Primitives()), options.initial_state)
-    continues = None if origin is None else origin.run
+    work, state = manifest.work(problem, Primitives()), None if origin is None else origin.state
+    digest, raw = import_initial_state(work, options.initial_state, state)
+    continues = None if origin is None else origin.manifest.run.id
     manifest = replace(manifest, initial_state=digest, continues=continues)
     return replace(built, manifest=manifest, initial_state=raw, origin=origin)
 
@@ -187,9 +200,9 @@ def _check_probation(options: ManifestOptions, founders: int, size: int) -> None
         )
 
 
-def _parameters(task: Task, options: ManifestOptions, founders: int, size: int) -> Parameters:
+def _parameters(task: Task, options: ManifestOptions, founders: int, size: int, origin: Origin | None) -> Parameters:
     try:
-        return Parameters(
+        made = Parameters(
             size=size,
             tau=_or(options.tau, task.tau),
             byzantine=_or(options.byzantine, most_byzantine(founders, options.validators)),
@@ -202,8 +215,22 @@ def _parameters(task: Task, options: ManifestOptions, founders: int, size: int) 
             probation=options.probation,
             slots=usual_slots(options.probation),
         )
+        return made if origin is None else _kept(origin.manifest.parameters, made)
     except RunError as error:
         raise ManifestError(str(error)) from error
+
+
+def _kept(old: Parameters, made: Parameters) -> Parameters:
+    """The same, with the values that no option sets as they were in the run that is continued."""
+    slots = old.slots if old.probation == made.probation else made.slots
+    return replace(
+        made,
+        tau_least=old.tau_least,
+        tau_most=old.tau_most,
+        slots=slots,
+        ticket_bits=old.ticket_bits,
+        rekey_every=old.rekey_every,
+    )
 
 
 def _timeouts(options: ManifestOptions, gradient_s: float, size: int) -> Timeouts:

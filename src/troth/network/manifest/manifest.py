@@ -144,45 +144,46 @@ class Manifest:
             raise ManifestError(printable(str(error))) from error
 
     def to_toml(self) -> str:
+        return run_file.write(self.as_file(), Resilience.of(self.run).sentences())
+
+    def as_file(self) -> RunFile:
+        """All values as the file names them."""
         timeouts = self.timeouts
-        return run_file.write(
-            RunFile(
-                format=FORMAT,
-                name=self.name,
-                nonce=self.nonce.hex(),
-                task=TaskSection(
-                    spec=self.task,
-                    code=self.code.hex(),
-                    files={name: digest.hex() for name, digest in self.code_files},
-                    device=self.device,
-                    one_by_one=self.one_by_one,
-                ),
-                data=DataSection(
-                    digest=self.data.hex(),
-                    where=self.data_where,
-                    files={name: digest.hex() for name, digest in self.data_files},
-                ),
-                training=TrainingSection(
-                    steps=self.steps,
-                    optimizer=self.optimizer,
-                    rate=self.rate,
-                    schedule=self.schedule,
-                    warmup=self.warmup,
-                    seed=self.seed,
-                    initial_state=None if self.initial_state is None else self.initial_state.hex(),
-                    continues=None if self.continues is None else self.continues.hex(),
-                ),
-                protocol=ProtocolSection(**dataclasses.asdict(self.parameters)),
-                timeouts=TimeoutsSection(
-                    delta_s=timeouts.delta,
-                    compute_s=timeouts.compute,
-                    bulk_s=timeouts.bulk,
-                    stretch=timeouts.stretch,
-                    memory_bytes=timeouts.memory,
-                ),
-                founder=[one.section for one in self.founders],
+        return RunFile(
+            format=FORMAT,
+            name=self.name,
+            nonce=self.nonce.hex(),
+            task=TaskSection(
+                spec=self.task,
+                code=self.code.hex(),
+                files={name: digest.hex() for name, digest in self.code_files},
+                device=self.device,
+                one_by_one=self.one_by_one,
             ),
-            Resilience.of(self.run).sentences(),
+            data=DataSection(
+                digest=self.data.hex(),
+                where=self.data_where,
+                files={name: digest.hex() for name, digest in self.data_files},
+            ),
+            training=TrainingSection(
+                steps=self.steps,
+                optimizer=self.optimizer,
+                rate=self.rate,
+                schedule=self.schedule,
+                warmup=self.warmup,
+                seed=self.seed,
+                initial_state=None if self.initial_state is None else self.initial_state.hex(),
+                continues=None if self.continues is None else self.continues.hex(),
+            ),
+            protocol=ProtocolSection(**dataclasses.asdict(self.parameters)),
+            timeouts=TimeoutsSection(
+                delta_s=timeouts.delta,
+                compute_s=timeouts.compute,
+                bulk_s=timeouts.bulk,
+                stretch=timeouts.stretch,
+                memory_bytes=timeouts.memory,
+            ),
+            founder=[one.section for one in self.founders],
         )
 
     # Its content

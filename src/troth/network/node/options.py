@@ -6,6 +6,7 @@ from pathlib import Path
 from troth.crypto import PeerId
 from troth.files import safe_name
 from troth.network.manifest.manifest import Manifest
+from troth.network.node.telling.metrics import check_extra
 from troth.network.transport.base import TransportOptions
 from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
 from troth.protocol.recovery.invitation import Invitation
@@ -35,3 +36,6 @@ class NodeOptions:
     tensorboard: bool = False
     manifest_file: str = ""  # where the manifest lies, for those who check what this peer tells
     transport: TransportOptions = field(default_factory=TRANSPORTS[DEFAULT_TRANSPORT])
+
+    def __post_init__(self) -> None:
+        check_extra(self.metrics_port, tensorboard=self.tensorboard)  # before the task and its data are loaded

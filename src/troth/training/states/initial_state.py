@@ -1,6 +1,7 @@
 """An initial state from a file: a checkpoint of a run, or a model from anywhere."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -18,20 +19,20 @@ class InitialStateError(OperatorError):
     """There is no such state, or it does not fit the task; the message names the way out."""
 
 
-def import_initial_state(work: TrainingWork, path: Path) -> tuple[Digest, bytes]:
-    """The content of a file as an initial state: a checkpoint with its optimizer, or a model, whose optimizer starts afresh."""
-    training = load_initial_state(work, path)
+def import_initial_state(work: TrainingWork, path: Path, raw: bytes | None = None) -> tuple[Digest, bytes]:
+    """The content of a file as an initial state: a checkpoint with its optimizer, or a model, whose optimizer starts afresh.
+    `raw`: what was read there already."""
+    training = load_initial_state(work, path, raw)
     return work.digest(training), work.pack(training)
 
 
-def load_initial_state(work: TrainingWork, path: Path) -> Training:
+def load_initial_state(work: TrainingWork, path: Path, raw: bytes | None = None) -> Training:
     """Read a file, or a folder's last checkpoint or model, and check that it fits the task."""
-    if path.is_dir():
-        path = _last_in(path)
     try:
-        named = load(path.read_bytes())
+        path, raw = _read(path) if raw is None else (path, raw)
+        named = load(raw)
     except OSError as error:
-        raise InitialStateError(f"cannot read {path}: {error.strerror}") from error
+        raise InitialStateError(f"cannot read {error.filename}: {error.strerror}") from error
     except SafetensorError as error:
         raise InitialStateError(f"{path} is no safetensors file: {error}") from error
     found = checked(work, _training(work, named, path), path)
@@ -48,6 +49,16 @@ def checked(work: TrainingWork, training: Training, path: Path) -> Training:
     if not bool(training.parameters_D.isfinite().all()):
         raise InitialStateError(f"{path} holds something that is not a number")
     return training
+
+
+def _read(path: Path) -> tuple[Path, bytes]:
+    """A file, or the last one in a folder, and its content. A peer that trains there deletes its older ones: then there is a
+    newer one."""
+    while path.is_dir():
+        last = _last_in(path)
+        with suppress(FileNotFoundError):
+            return last, last.read_bytes()
+    return path, path.read_bytes()
 
 
 def _last_in(folder: Path) -> Path:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,24 @@ _COUNTERS: dict[str, tuple[str, Callable[[Stepped], float]]] = {
 }
 
 
+def check_extra(port: int | None, *, tensorboard: bool) -> None:
+    """Raise `MetricsError` if what is asked for needs a package that is not installed."""
+    for asked, field, module in (
+        (port is not None, "metrics_port", "prometheus_client"),
+        (tensorboard, "tensorboard", "tensorboard"),
+    ):
+        try:
+            if asked:
+                import_module(module)
+        except ImportError as error:
+            raise MetricsError(f"{field} needs {module.replace('_', '-')}: {how_to_install('metrics')}") from error
+
+
 class Metrics:
     """Writes the event of each step to every place that was asked for."""
 
     def __init__(self, folder: Path, *, port: int | None = None, tensorboard: bool = False) -> None:
+        check_extra(port, tensorboard=tensorboard)
         self._closing = ExitStack()
         self._sinks: list[Callable[[Stepped], None]] = []
         try:
@@ -59,10 +74,8 @@ class Metrics:
         self._closing.close()
 
     def _prometheus(self, port: int) -> Callable[[Stepped], None]:
-        try:
-            import prometheus_client as prometheus
-        except ImportError as error:
-            raise MetricsError(f"metrics_port needs prometheus-client: {how_to_install('metrics')}") from error
+        import prometheus_client as prometheus
+
         registry = prometheus.CollectorRegistry()
         gauges = {
             name: prometheus.Gauge(f"troth_{name}", text, registry=registry) for name, (text, _) in _GAUGES.items()
@@ -90,10 +103,8 @@ class Metrics:
         return show
 
     def _tensorboard(self, folder: Path) -> Callable[[Stepped], None]:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MetricsError(f"tensorboard needs tensorboard: {how_to_install('metrics')}") from error
+        from torch.utils.tensorboard import SummaryWriter
+
         writer: Any = SummaryWriter(str(folder))
         self._closing.callback(writer.close)
 

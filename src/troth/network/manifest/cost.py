@@ -1,0 +1,102 @@
+"""What a step costs each member, counted from the manifest. What is added to the counts was measured.
+
+n members of whom m audit, D parameters of 4 bytes, s vectors of D numbers in model and optimizer.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from troth.network.manifest.manifest import Manifest
+from troth.protocol.core.records import MOST_OWED
+from troth.protocol.core.run import effective_validators
+
+_ANNOUNCED = (
+    1000  # bytes times n², that a member sends, and receives, in a step beside gradients: 730 to 950 (n = 16 to 4)
+)
+_WRITTEN = 700  # bytes times n², of a step in the journal: 270 to 630
+_STEPS_KEPT = 2000  # in the journal
+_LOGS = 30_000_000  # log.txt begins anew at 10 MB, and two older ones are kept
+_IN_MEMORY = 6  # vectors beside the state: benchmarks/results-memory.md
+_ON_DISK = 36 + MOST_OWED  # vectors for aggregates and for what audits and evidence may still need: the same page
+_CHECKPOINTS = 3 + MOST_OWED
+_PROBE = 1000  # parameters; an optimizer's single numbers do not count
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Of one member, while all founders are there."""
+
+    members: int
+    auditors: int
+    size: int
+    vectors: int  # of model and optimizer
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "StepCost":
+        members = len(manifest.founders)
+        state = manifest.make_optimizer().start(torch.zeros(_PROBE))
+        vectors = 1 + sum(tensor.numel() for tensor in state.values()) // _PROBE
+        auditors = effective_validators(members, manifest.parameters.validators)
+        return cls(members, auditors, manifest.parameters.size, vectors)
+
+    @property
+    def vector(self) -> int:
+        """Bytes of a gradient."""
+        return 4 * self.size
+
+    @property
+    def sent(self) -> float:
+        """Bytes: its gradient's parts to their owners, and the aggregate of its own part to all."""
+        contributors = self.members - self.auditors
+        return self.vector * (contributors - 1 + self.members - 1) / contributors
+
+    @property
+    def announced(self) -> int:
+        return _ANNOUNCED * self.members**2 if self.members > 1 else 0
+
+    @property
+    def memory(self) -> int:
+        return self.vector * (self.vectors + _IN_MEMORY)
+
+    @property
+    def disk(self) -> int:
+        written = _WRITTEN * self.members**2 * _STEPS_KEPT
+        return self.vector * (_CHECKPOINTS * self.vectors + _ON_DISK) + written + _LOGS
+
+    def seconds(self, megabits: float) -> float:
+        """The least that sending takes on such a line."""
+        return (self.sent + self.announced) * 8 / (megabits * 1e6)
+
+    def sentences(self) -> list[str]:
+        """Formulas and figures, a line each."""
+        n, m = self.members, self.auditors
+        numbers = (
+            f"n = {n} members of whom m = {m} audit, D = {self.size:,} parameters, s = {self.vectors} vectors of D"
+        )
+        log = f"a journal of {_STEPS_KEPT:,} steps of up to {_WRITTEN}·n² bytes, and 30 MB of log"
+        rows = {
+            "memory": f"{in_bytes(self.memory)} = 4·D·(s + {_IN_MEMORY}), beside half a gigabyte of PyTorch's own",
+            "disk": f"{in_bytes(self.disk)} = 4·D·({_CHECKPOINTS}s + {_ON_DISK}), {log}",
+        }
+        if n > 1:
+            times = ", ".join(f"{duration(self.seconds(line))} at {line:,}" for line in (20, 100, 1000))
+            rows = {
+                "sent, received": f"{in_bytes(self.sent)} of gradients = 4·D·(2n − m − 2)/(n − m), "
+                f"and {in_bytes(self.announced)} of announcements = n² KB",
+                "time": f"beside computing and distance: {times} Mbit/s, each way",
+            } | rows
+        first = f"A quiet step, with {numbers} in model and optimizer, costs each member about"
+        return [first, *(f"    {name:<15} {words}" for name, words in rows.items())]
+
+
+def in_bytes(count: float) -> str:
+    """Two digits, and the unit."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if count >= size:
+            return f"{count / size:.0f} {unit}" if count >= 10 * size else f"{count / size:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{max(1, round(1000 * seconds))} ms"
