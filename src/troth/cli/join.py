@@ -202,10 +202,10 @@ def _live(node: "Node", place: Path, screen: "_Screen") -> None:
     except ForkedError as why:
         node.note(f"{why} (this peer's is in {place}/journal)")
         raise typer.Exit(1) from why
-    except (AlarmError, TwoHistoriesError, DoorClosedError) as why:
+    except (AlarmError, TwoHistoriesError, DoorClosedError, BannedError) as why:
         node.note(str(why))
         raise typer.Exit(1) from why
-    except (BannedError, RemovedError) as why:
+    except RemovedError as why:
         node.note(f"{why}: see {place}/journal for what the others say")
         raise typer.Exit(1) from why
     except Exception as error:

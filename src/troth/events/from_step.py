@@ -24,6 +24,7 @@ NameOf = Callable[[PeerId], str]
 Votes = Mapping[PeerId, Announced]
 
 _MOST_TRIALS = 64  # of one step that are told: liars can bring up many more, and everyone's ban is told besides
+_MOST_PAIRS = 16  # of one step that are told: liars can name many
 _BALLOTS: dict[Verdict, Ballot] = {
     Verdict.ACCUSED: "accused",
     Verdict.ACCUSER: "accuser",
@@ -85,6 +86,7 @@ def event_of_record(
         banned=_bans(record, name),
         left=_names(map(PeerId, record.absent), name),
         expelled=_names(map(PeerId, record.expelled), name),
+        link_disputes=tuple((name(PeerId(a)), name(PeerId(b))) for a, b in record.link_disputes[:_MOST_PAIRS]),
         returned=tuple(_returned(one.member, one.key, name) for one in record.returned),
         joined=_names((PeerId(newcomer.key) for newcomer in record.admitted), name),
         candidates=tuple(

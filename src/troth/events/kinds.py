@@ -151,6 +151,9 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     banned: tuple[Ban, ...] = ()
     left: tuple[str, ...] = ()  # without a ban; they may come back
     expelled: tuple[str, ...] = ()  # without a ban; they may not come back
+    link_disputes: tuple[
+        tuple[str, str], ...
+    ] = ()  # new ones: pairs that do not hear each other, by the word of one of them
     returned: tuple[Returned, ...] = ()
     joined: tuple[str, ...] = ()  # strangers that are members from now on
     candidates: tuple[Candidate, ...] = ()

@@ -12,6 +12,11 @@ def sentences(event: Stepped) -> list[str]:
         *(f"{ban.peer} is banned: {ban.reason}" for ban in event.banned),
         *(f"{name} is absent, and no longer a member" for name in event.left),
         *(f"{name} is expelled: its connection failed too often" for name in event.expelled),
+        *(
+            f"{one} and {other} do not hear each other, as one of them says: the others pass on what they say. If both are well, "
+            "one of them should open its port to the other"
+            for one, other in event.link_disputes
+        ),
         *(f"{name} joined, after its probation" for name in event.joined),
         *(f"{one.peer} is back" + (f" (new key {one.key})" if one.key else "") for one in event.returned),
         *event.news,
@@ -78,6 +83,13 @@ def line(event: Stepped, metrics: str) -> str:
         f"step {event.updates}/{event.of}  batch loss {loss}  {measured}peers {event.members}"
         f"{withstands}{seconds}{slow}{observing}"
     )
+
+
+def time_left(seconds: float) -> str:
+    """Estimated time to the end of the run, to go on a line with."""
+    if seconds < 90:
+        return f"  {seconds:.0f} s left"
+    return f"  {seconds / 60:.0f} min left" if seconds < 5400 else f"  {seconds / 3600:.1f} h left"
 
 
 def traffic(event: Stepped) -> str:

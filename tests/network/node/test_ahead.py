@@ -99,6 +99,17 @@ def test_an_expected_gradient_is_computed_once_beside_the_protocol_with_the_same
     assert torch.equal(audited_D, at_work.right(SEEDS[1]))
 
 
+def test_gradients_that_are_not_finite_are_counted_until_one_is(at_work: Scene) -> None:
+    """[R2] They count as zero: people are told."""
+    ruined = Training(torch.full_like(at_work.training.parameters_D, torch.inf), at_work.training.optimizer)
+    assert at_work.ahead.in_vain == 0
+    for count in (1, 2):
+        assert not at_work.asked(SEEDS[0], ruined).any()
+        assert at_work.ahead.in_vain == count
+    at_work.asked(SEEDS[0])
+    assert at_work.ahead.in_vain == 0
+
+
 def test_a_gradient_that_nobody_expected_is_computed_when_it_is_asked_for(at_work: Scene) -> None:
     """[R2] Also one at equal numbers that are another state: only the very same state is known to be equal."""
     at_work.ahead.expect([(at_work.training, SEEDS[0])])

@@ -5,8 +5,14 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.protocol.scripted_world import plan, run_world
 from troth.crypto import PeerId, Signature, Slot
+from troth.events.from_step import event_of_outcome
+from troth.evidence.errors import UnprovedError
+from troth.evidence.verify import verify_ban
+from troth.network.node.banned import explain_ban
 from troth.network.node.evidence import EvidenceFiles
 from troth.protocol.wire.messages import Envelope, Phase
 from troth.simulation.chaos.world import World
@@ -47,3 +53,32 @@ def test_a_record_that_was_not_the_last_one_has_nothing_to_show(tmp_path: Path) 
     files.discarded(last.record)
     assert len(notes) == 1
     assert not (tmp_path / "evidence").exists()
+
+
+def test_the_banned_peer_keeps_what_it_holds_of_the_evidence_and_is_told_why(tmp_path: Path) -> None:
+    """The others' signatures under a ban come with the next step, and it does not hear them any more."""
+    made = run_world(plan(peers=4, liars=(0,), forge_from={0: 1}, steps=5)).world
+    run, notes, files = made.run, list[str](), EvidenceFiles(tmp_path / "evidence", made.run, short, list[str]().append)
+    seen = next(outcome for outcome in made.witness if outcome.record.banned)
+    for outcome in made.witness[: seen.record.step + 1]:
+        files.add(outcome)
+    assert files.unsigned(next(peer for peer in run.founders if peer not in seen.record.banned)) is None
+    (banned,) = map(PeerId, seen.record.banned)
+    path = files.unsigned(banned)
+    assert path is not None
+    state = next((tmp_path / "evidence").glob("state-*.safetensors"))
+    assert {path, state} == set((tmp_path / "evidence").iterdir())
+    with pytest.raises(UnprovedError, match="too few signed"):
+        verify_ban(path.read_text(), run.id)
+    event, me = event_of_outcome(run, seen, short, of=9), short(banned)
+    notes += explain_ban(event, me, path, "digits", door=False)
+    why, votes, evidence, check, back = notes
+    assert why.startswith(f"why: {me} committed to a gradient in step {seen.record.step - 1}.")
+    assert why.endswith(f"{me} is banned.")
+    assert votes.endswith(f"{me} is wrong")
+    assert (
+        f"{path}, as far as this peer holds it; with the others' signatures, ban-step{seen.record.step}-{me}.json"
+        in evidence
+    )
+    assert "troth doctor --task digits" in check
+    assert back.startswith("a ban is for good")

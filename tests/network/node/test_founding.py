@@ -67,16 +67,18 @@ def test_a_founder_that_lacks_its_record_key_begins_nothing_and_may_come_back() 
 def test_everyone_is_there_and_not_all_have_said_that_they_are_ready() -> None:
     decision = decide(0.0, seen(all_of(READY) | {OTHERS[0]: HERE}), founders())
     assert (decision.verdict, decision.ready) == (Verdict.WAIT, True)
-    assert decision.reason == "all 7 founders are here; waiting for p1 to be ready"
+    assert decision.reason == "all 7 founders are here; waiting for p1 to reach everyone too"
 
 
 def test_somebody_is_missing_and_patience_decides() -> None:
     """[B5] Enough are as many as a restart needs: no fewer may begin, however long they wait."""
     assert ROSTER.restart_quorum == 6
+    early = decide(12.0, seen(all_of(READY, 5)), founders())
+    assert "enough to begin without the others in 50 s; waiting for p6" in early.reason
     patient = decide(59.9, seen(all_of(READY, 5)), founders())
     assert (patient.verdict, patient.ready) == (Verdict.WAIT, False)
     assert patient.reason == (
-        "6 of 7 founders are here, enough to begin without the others after 60 s; waiting for p6 (not reached yet)"
+        "6 of 7 founders are here, enough to begin without the others in 10 s; waiting for p6 (not reached yet)"
     )
     assert decide(60.0, seen(all_of(READY, 5)), founders()).verdict is Verdict.BEGIN
     too_few = decide(1e9, seen(all_of(READY, 4)), founders())
@@ -151,7 +153,7 @@ def test_the_others_hear_that_this_peer_is_ready_before_it_begins(monkeypatch: p
     assert network.stood == [HERE, READY, READY, BEGUN]
     assert [note.split(" of")[0] for note in notes] == [
         "3",
-        "all 7 founders are here; waiting for p1, p2, p3, p4, p5, p6 to be ready",
+        "all 7 founders are here; waiting for p1, p2, p3, p4, p5, p6 to reach everyone too",
     ]
 
 

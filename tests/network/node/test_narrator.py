@@ -57,6 +57,25 @@ def test_a_pause_is_told_at_once_and_then_every_minute_and_its_end_once() -> Non
     assert said[3:] == ["step 6: the model moves again", words.line(QUIET, ""), words.line(QUIET, "")]
 
 
+def test_the_time_left_is_told_once_the_pace_is_known() -> None:
+    said = list[str]()
+    narrator = Narrator(said.append, every_s=0.0)
+    for step in range(12):
+        narrator.stepped(replace(QUIET, step=step, updates=step + 1, of=1012, seconds=60.0 if step == 3 else 0.5))
+    assert "left" not in said[8]
+    assert said[11].endswith("0.50 s a step  Δ 3.2 s  8 min left")
+    assert words.time_left(41.0) == "  41 s left"
+    assert words.time_left(7200.0) == "  2.0 h left"
+
+
+def test_two_members_that_do_not_hear_each_other_are_named_to_all() -> None:
+    """[F2] By the word of one of them, which may be a liar's."""
+    assert words.sentences(replace(QUIET, link_disputes=(("alice", "bob"),))) == [
+        "step 6: alice and bob do not hear each other, as one of them says: the others pass on what they say. If both are well, "
+        "one of them should open its port to the other"
+    ]
+
+
 def test_the_state_of_the_run_now_and_then_and_news_always() -> None:
     clock, said = Clock(), list[str]()
     narrator = Narrator(said.append, every_s=2.0, traffic=True, clock=clock)

@@ -1,6 +1,13 @@
 """Lines about a model that is on its way: bytes, rate, time left, steps left, and nothing about what is quick."""
 
-from troth.network.node.way_in import Arrival, duration
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from tests.network.manifest.plans import KEYS, PLAN
+from troth.crypto import PeerId
+from troth.network.node.way_in import Arrival, duration, why_outside
+from troth.protocol.core.roster import Away, Roster
 from troth.protocol.recovery.download import Fetched
 from troth.protocol.recovery.models import StepsLeft
 
@@ -61,3 +68,38 @@ def test_steps_left_are_told_where_they_take_a_while() -> None:
 
 def test_times_are_short() -> None:
     assert [duration(seconds) for seconds in (0.4, 89, 95, 3600, 7200)] == ["0 s", "89 s", "2 min", "60 min", "2.0 h"]
+
+
+SEAT, FIRST, SECOND = KEYS[0], PeerId(bytes([1]) * 32), PeerId(bytes([2]) * 32)
+
+
+def away_as(peer: PeerId, step: int = 90, updates: int = 90, returns: int = 0) -> Any:
+    """The state before step 100, in a run of which this peer fell out."""
+    away = Away(step, peer, updates)
+    founding = Roster.founding(PLAN.run)
+    roster = replace(
+        founding,
+        members=founding.members[1:],
+        away=(away,),
+        updates=100,
+        successors=() if peer == SEAT else ((SEAT, peer),),
+        returns=tuple((50 + k, peer) for k in range(returns)),
+    )
+    return SimpleNamespace(step=100, roster=roster, scales=SimpleNamespace(updates=100))
+
+
+def test_a_founder_that_only_observes_is_told_why() -> None:
+    """[B8]"""
+    assert why_outside(away_as(SEAT), SEAT, SEAT) is None, "it is back within a few steps"
+    assert why_outside(away_as(SEAT), SEAT, FIRST) is None, "under a successor key, as its folder was lost"
+    twice = why_outside(away_as(FIRST), SEAT, SECOND)
+    assert twice is not None
+    assert "its seat has passed to the key 01010101…, which is in an earlier folder of it that was lost, too" in twice
+    assert why_outside(away_as(FIRST), SEAT, FIRST) is None, "that folder was put back"
+    late = why_outside(away_as(SEAT, updates=-401), SEAT, SEAT)
+    assert late is not None
+    assert late.endswith("it cannot be a member again: it was away for more than 500 updates")
+    waits = why_outside(away_as(SEAT, returns=5), SEAT, SEAT)
+    assert (
+        waits == "this peer may be a member again after step 122: it came back before, and each time the wait doubles"
+    )

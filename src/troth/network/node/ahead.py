@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import NamedTuple
 
 from torch import Tensor
@@ -19,6 +20,7 @@ from troth.training.work import CollectedState, Training, TrainingWork
 # D coordinates
 
 _AT_ONCE = 2  # that may be under way, or wait to be taken: an audit's gradient and this peer's own
+_BEGINNING = 4096  # coordinates
 _REMEMBERED = 16  # gradients, of which the longest counts
 
 
@@ -77,6 +79,7 @@ class GradientsAhead:
     def __init__(self, work: TrainingWork, allowed_s: Callable[[], float] | None = None) -> None:
         """`allowed_s` tells the time that others allow for a gradient of the next step; without it nothing is begun ahead."""
         self.loss = float("nan")  # of this peer's last batch
+        self.in_vain = 0  # gradients in a row that were not finite, and count as zero (SPEC R2), or were zero
         self._work = work
         self._allowed_s = allowed_s
         self._turn = threading.Lock()
@@ -110,6 +113,7 @@ class GradientsAhead:
                 gradient_D = await self._work.gradient(training, seed, step)
                 computed = _Computed(gradient_D, self._work.loss, time.monotonic() - began)
         self.loss = computed.loss
+        self.in_vain = 0 if isfinite(computed.loss) and _is_any(computed.gradient_D) else self.in_vain + 1
         self._times.add(computed.seconds)
         return computed.gradient_D
 
@@ -184,6 +188,11 @@ class GradientsAhead:
 
     def collect(self, index: bytes, digest: Digest) -> CollectedState | Malformed:
         return self._work.collect(index, digest)
+
+
+def _is_any(gradient_D: Tensor) -> bool:
+    """Whether anything in it is not zero; nearly always the beginning tells."""
+    return bool(gradient_D[:_BEGINNING].any()) or bool(gradient_D.any())
 
 
 def _found(among: Sequence[_Begun], training: Training, seed: Seed) -> _Begun | None:

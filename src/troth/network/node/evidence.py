@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from troth.crypto import PeerId
-from troth.evidence.bans import History, reason_for
-from troth.evidence.companion_files import save_evidence
+from troth.crypto import Digest, PeerId
+from troth.evidence.bans import Certified, History, ban_evidence, reason_for, sign_off
+from troth.evidence.companion_files import BlobsFile, StateFile, save_evidence
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.files import safe_name, write_text
 from troth.protocol.core.records import StepRecord
@@ -37,6 +37,25 @@ class EvidenceFiles:
                 continue
             self._folder.mkdir(exist_ok=True)
             save_evidence(self._folder / evidence.file_name(self._name_of(proof.banned)), evidence, proof)
+
+    def unsigned(self, banned: PeerId) -> Path | None:
+        """Write what this peer holds of a ban in the last step: all but the others' signatures under it, which it will not hear
+        any more if it is the one that is banned. None if it does not know the ban."""
+        seen = self._history.uncertified
+        judgements = () if seen is None else seen.record.judgements
+        judgement = next((one for one in judgements if one.banned == banned), None)
+        if seen is None or judgement is None:
+            return None
+        evidence = ban_evidence(self._run, self._history, Certified(seen, sign_off(seen.record, {})), judgement)
+        self._folder.mkdir(exist_ok=True)
+        path = self._folder / f"unsigned-{evidence.file_name(self._name_of(banned))}"
+        for last in self._history.last:
+            if last.seen.record.step == judgement.step and evidence.training is not None:
+                StateFile(Digest(last.seen.record.state_before)).save(evidence.training, self._folder)
+        if evidence.blobs:
+            BlobsFile.of(path).save(evidence.blobs)
+        write_text(path, evidence.text)
+        return path
 
     def discarded(self, record: StepRecord) -> None:
         """Tell of a record that was not certified.

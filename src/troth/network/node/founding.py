@@ -1,5 +1,6 @@
 """The beginning: a founder waits for the others, and decides when to begin without the rest (SPEC B5); a stranger for members."""
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ def decide(waited_s: float, seen: Presence, founding: Founding) -> Decision:
     all_agree = len(agreed) == len(founders) - 1
     if ready and (all_agree or (len(agreed) + 1 >= enough and (begun or not complete))):
         return Decision(Verdict.BEGIN, True, "everyone is here" if all_agree else "enough are here")
-    return Decision(Verdict.WAIT, ready, _reason(here, agreed | mine, seen, founding))
+    return Decision(Verdict.WAIT, ready, _reason(here, agreed | mine, seen, founding, founding.patience_s - waited_s))
 
 
 def _refusal(seen: Presence, founding: Founding) -> str | None:
@@ -109,17 +110,23 @@ def _refusal(seen: Presence, founding: Founding) -> str | None:
     return f"{names} cannot train with this peer: {why}{remedy}"
 
 
-def _reason(here: set[PeerId], agreed: set[PeerId], seen: Presence, founding: Founding) -> str:
-    """Who is there, who is missing and why, and what happens then; the same words while nothing changes."""
+def _reason(here: set[PeerId], agreed: set[PeerId], seen: Presence, founding: Founding, left_s: float) -> str:
+    """Who is there, who is missing and why, and what happens then, and when."""
     founders, name = set(founding.roster.members), founding.name_of
     if here == founders:
         slow = ", ".join(name(peer) for peer in sorted(here - agreed))
-        return f"all {len(founders)} founders are here; waiting for {slow or 'them'} to be ready"
+        return f"all {len(founders)} founders are here; waiting for {slow or 'them'} to reach everyone too"
     missing = [f"{name(peer)} ({seen.troubles.get(peer, 'not connected')})" for peer in sorted(founders - here)]
     enough = f"{founding.enough} are needed"
     if len(here) >= founding.enough:
-        enough = f"enough to begin without the others after {founding.patience_s:g} s"
+        enough = f"enough to begin without the others in {countdown(left_s)}"
     return f"{len(here)} of {len(founders)} founders are here, {enough}; waiting for {', '.join(missing)}"
+
+
+def countdown(seconds: float) -> str:
+    """Time left, for people: in few steps, since every change of a line is a line more."""
+    every = 30 if seconds > 60 else 10
+    return f"{max(1, math.ceil(seconds / every)) * every} s"
 
 
 class FoundingNetwork(Protocol):

@@ -116,6 +116,10 @@ class NodeNetwork:
         """How far each connected peer is; may be called from any thread."""
         return self._thread.mesh.standings
 
+    def troubles(self) -> dict[PeerId, str]:
+        """Why others are not connected; may be called from any thread."""
+        return self._thread.mesh.troubles
+
     def traffic(self) -> Traffic:
         mesh = self._thread.mesh
         return Traffic(mesh.received[Lane.CONTROL], mesh.received[Lane.BULK], mesh.sent)

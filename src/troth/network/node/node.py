@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from troth.crypto import Digest, Identity, KeyFileError, Slot
+from troth.crypto import Digest, Identity, KeyFileError, PeerId, Slot
+from troth.events.from_step import event_of_outcome
 from troth.network.disk.checkpoints import Marks
 from troth.network.disk.lock import lock_key
 from troth.network.disk.record_keys import finish_erasing
@@ -21,6 +22,7 @@ from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.greeting import FIRST_MODEL, HARDWARE
 from troth.network.mesh.inbox import StoppedError
 from troth.network.mesh.session import Standing
+from troth.network.node.banned import explain_ban
 from troth.network.node.evidence import EvidenceFiles
 from troth.network.node.factory import PeerFactory
 from troth.network.node.folder import PeerFolder
@@ -30,7 +32,8 @@ from troth.network.node.network import NodeNetwork
 from troth.network.node.options import NodeOptions
 from troth.network.node.telling.sink import EventSink
 from troth.network.node.telling.teller import Eyes, Teller, Traffic
-from troth.network.node.waiting import farewell, wait_for_stragglers, waiting_for
+from troth.network.node.unreached import Unreached
+from troth.network.node.waiting import farewell, in_vain, wait_for_stragglers, waiting_for
 from troth.network.node.way_in import Arrival, WayIn, check_machine
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.channel import Said
@@ -88,6 +91,8 @@ class Node:
         self._folder = _folder(manifest, self.work, options, identity, self.note)
         self._evidence = EvidenceFiles(options.folder / "evidence", manifest.run, self._names, self.note)
         self._way_in = WayIn(manifest.run, identity.peer, self.note)
+        self._unreached = Unreached(identity.peer, options.listen, self.note)
+        self._meeting: str | None = None  # the reason why it has not begun yet
         self._process = secrets.token_bytes(32)
         self._stop_asked = False
 
@@ -107,7 +112,7 @@ class Node:
         try:
             with self._teller.life():
                 self._open_network(me)
-                given = self._connected, self._founding, self.note
+                given = self._connected, self._founding, self._note_meeting
                 if self._way_in.stranger and not known:
                     meet_members(*given, self._options.at)
                 elif not (known or begin_with_the_others(*given)):
@@ -131,6 +136,8 @@ class Node:
         """Train as a member from the beginning, or come into a run that goes on. `known`: it knows what it has signed in it."""
         member, comes_back = self._make_member(me), known or self._way_in.stranger
         self._connected.expect(member.state.roster)
+        if {me.peer, self._seat.peer} & set(member.state.roster.banned):
+            raise BannedError("this peer was banned in this run, and cannot come back; its log.txt says why")
         if not comes_back:
             try:
                 await self._follow(member, member.take_part(self._own_channel))
@@ -173,13 +180,17 @@ class Node:
                 self._connected.ban(frozenset(outcome.state.roster.banned))
             self._tell(outcome, time.monotonic() - started)
             self._way_in.stepped(member.state, member.peer.me)
+            self._unreached.stepped(map(PeerId, outcome.record.contributors), self._connected.troubles(), self._names)
             started = time.monotonic()
-            if {member.peer.me, self._seat.peer} & set(outcome.state.roster.banned):
+            if banned := {member.peer.me, self._seat.peer} & set(outcome.state.roster.banned):
+                self._explain_ban(outcome, min(banned))
                 raise BannedError(f"this peer was banned in step {outcome.record.step}")
             if self._stop_asked:  # a peer alone in its run waits for nobody
                 raise StoppedError("stopped")
 
     def _tell(self, outcome: Outcome[Training], seconds: float) -> None:
+        if self._ahead.in_vain:
+            self.note(in_vain(self._ahead.in_vain, self._ahead.loss))
         record, updates = outcome.record, outcome.state.scales.updates
         due = updates % self._options.evaluate_every == 0 or updates == self._manifest.steps
         moves = record.updated or record.closing
@@ -190,6 +201,13 @@ class Node:
             delta_s=self._own_channel.pacing.timeouts.delta,
             metrics=self._ahead.evaluate(outcome.state.training) if due and moves else None,
         )
+
+    def _explain_ban(self, outcome: Outcome[Training], banned: PeerId) -> None:
+        manifest = self._manifest
+        event = event_of_outcome(manifest.run, outcome, self._names, of=manifest.steps)
+        door, unsigned = manifest.parameters.probation > 0, self._evidence.unsigned(banned)
+        for line in explain_ban(event, self._names(banned), unsigned, manifest.task, door=door):
+            self.note(line)
 
     def _save_when_stopping(self) -> None:
         if self._member is not None and self._member.lacks is None:
@@ -214,16 +232,9 @@ class Node:
         return Founding(self._seat.peer, founders, options.founding_s, options.restart_with, self._names, lacks)
 
     def _open_network(self, me: Identity) -> None:
-        self._network = NodeNetwork(
-            self._manifest,
-            self._seat,
-            me,
-            self._options,
-            self.note,
-            self._process,
-            self._sections,
-            describe(self.work.problem),
-        )
+        machine = describe(self.work.problem)
+        own = self._options, self.note, self._process, self._sections, machine
+        self._network = NodeNetwork(self._manifest, self._seat, me, *own)
         if self._stop_asked:
             self._network.stop()
 
@@ -301,7 +312,14 @@ class Node:
         standings = self._network.standings() if self._network is not None else {}
         if self._member is not None:
             self._names.learn(self._member.state.roster.successors)
-        return waiting_for(self._member, self._channel, standings, self._teller.paused, self._names)
+        elif not self._folder.has_slots:
+            return self._meeting
+        troubles = self._network.troubles() if self._network is not None else {}
+        return waiting_for(self._member, self._channel, standings, troubles, self._teller.paused, self._names)
+
+    def _note_meeting(self, text: str) -> None:
+        self._meeting = text
+        self.note(text)
 
     def farewell(self) -> str:
         """What becomes of the run while this peer is away, for people who stop it."""

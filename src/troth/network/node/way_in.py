@@ -7,6 +7,8 @@ from collections.abc import Callable
 from troth.crypto import PeerId
 from troth.network.disk.room import check_room, least_room
 from troth.network.node.options import NodeOptions
+from troth.protocol.core.records import Returned
+from troth.protocol.core.roster import MOST_AWAY, MOST_WAIT
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import State
 from troth.protocol.recovery.download import Fetched
@@ -14,6 +16,7 @@ from troth.protocol.recovery.models import StepsLeft
 from troth.training import Problem, Task, check_pure
 from troth.training.work import Training
 
+_SOON = 4  # steps in which a peer that comes back is a member, if nothing speaks against it
 _TOLD = 4  # times in a probation
 _QUICK_S = 2.0  # nothing is said about what takes less
 _EVERY_S = 5.0  # between two lines about a download
@@ -31,6 +34,7 @@ class WayIn:
 
     def __init__(self, run: Run, seat: PeerId, note: Callable[[str], None]) -> None:
         self.stranger = seat not in run.founders
+        self._seat = seat
         self._probation = run.parameters.probation
         self._note = note
         self._told = ""
@@ -44,6 +48,8 @@ class WayIn:
     def stepped(self, state: State[Training], me: PeerId) -> None:
         """Tell how far it has come, after a step."""
         if not self.stranger:
+            if (why := why_outside(state, self._seat, me)) is not None:
+                self._note(why)
             return
         mine = next((candidate for candidate in state.roster.door.candidates if candidate.key == me), None)
         if me in state.roster.members:
@@ -61,6 +67,32 @@ class WayIn:
         if text != self._told:
             self._told = text
             self._note(text)
+
+
+def why_outside(state: State[Training], seat: PeerId, me: PeerId) -> str | None:
+    """Why a founder only observes, for people; None if it is a member, or soon will be (SPEC B8)."""
+    roster, holder = state.roster, seat
+    for old, new in roster.successors:
+        holder = new if old == holder else holder
+    if me in roster.members:
+        return None
+    looks_on = "this peer looks on, and will have the model at the end, but"
+    if holder not in (seat, me):
+        return (
+            f"{looks_on} it cannot be a member again: its seat has passed to the key {holder.hex()[:8]}…, which is in an earlier "
+            "folder of it that was lost, too (successor.key). Stop it, put that folder back, and join again with it"
+        )
+    gone = next((gone for gone in roster.away if gone.peer == holder), None)
+    if gone is None:
+        return None  # the others have not noticed yet
+    if state.scales.updates - gone.updates > MOST_AWAY and not roster.paused:
+        return f"{looks_on} it cannot be a member again: it was away for more than {MOST_AWAY} updates"
+    returned = Returned(holder, me)
+    steps = (step for step in range(state.step, state.step + MOST_WAIT) if roster.may_return(returned, step))
+    first = next(steps, state.step)
+    if first <= state.step + _SOON:
+        return None
+    return f"this peer may be a member again after step {first}: it came back before, and each time the wait doubles"
 
 
 class Arrival:

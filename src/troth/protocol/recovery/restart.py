@@ -69,6 +69,12 @@ class Restart(Generic[T]):
         return self._quorum is not None and self._quorum.deadline is not None
 
     @property
+    def seconds_left(self) -> float | None:
+        """Seconds until it begins without those who are missing, to show to people; None while too few are here."""
+        due = self._quorum.deadline if self._quorum is not None else None
+        return None if due is None else max(0.0, due - self._channel.listener.now())
+
+    @property
     def least(self) -> int:
         """Number of members with whom this peer begins, to show to people."""
         return self._quorum.least if self._quorum is not None else 0

@@ -2,7 +2,9 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from statistics import median
 from types import TracebackType
 from typing import Self
 
@@ -10,6 +12,7 @@ from troth.events import words
 from troth.events.kinds import Stepped
 
 _QUIET_S = 5.0  # without a step: then say for whom this peer waits
+_PACE = 20  # steps by which the time left is estimated
 _AGAIN_S = 60.0  # after which something that has not changed is said again
 
 
@@ -29,6 +32,7 @@ class Narrator:
         self._traffic = traffic
         self._clock = clock
         self._metrics = ""
+        self._seconds: deque[float] = deque(maxlen=_PACE)  # that the last steps took
         self._last_line = float("-inf")
         self._paused_at: float | None = None  # when the pause was last told, while there is one
         self._noted: dict[str, float] = {}  # recent notes
@@ -50,10 +54,16 @@ class Narrator:
         with self._lock:
             for sentence in words.sentences(event):
                 self._say(sentence)
+            if event.moved and event.seconds is not None:
+                self._seconds.append(event.seconds)
             self._metrics = words.metrics_in_words(event.metrics) or self._metrics
             if not event.closing and not self._pause(event) and self._is_due(event):
                 self._last_line = self._clock()
-                self._say(words.line(event, self._metrics) + (f"  {words.traffic(event)}" if self._traffic else ""))
+                updates = event.of - event.updates
+                known = updates and len(self._seconds) >= _PACE // 2  # the first steps, and each pause, say little
+                left = words.time_left(updates * median(self._seconds)) if known else ""
+                traffic = f"  {words.traffic(event)}" if self._traffic else ""
+                self._say(words.line(event, self._metrics) + left + traffic)
 
     def _is_due(self, event: Stepped) -> bool:
         return self._clock() >= self._last_line + self._every_s or event.updates == event.of
