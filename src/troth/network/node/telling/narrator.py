@@ -13,6 +13,7 @@ from troth.events.kinds import Stepped
 
 _QUIET_S = 5.0  # without a step: then say for whom this peer waits
 _PACE = 20  # steps by which the time left is estimated
+_LONG = 2  # times the usual length of a step
 _AGAIN_S = 60.0  # after which something that has not changed is said again
 
 
@@ -90,7 +91,7 @@ class QuietWatch:
     ) -> None:
         self._waits_for = waits_for
         self._note = note
-        self._quiet_s = quiet_s
+        self.quiet_s = quiet_s
         self._last = self._stepped = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -98,10 +99,9 @@ class QuietWatch:
     def stepped(self) -> None:
         self._last = self._stepped = time.monotonic()
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether there was no step for a while."""
-        return time.monotonic() >= self._stepped + self._quiet_s
+    def is_quiet(self, usual_s: float | None) -> bool:
+        """Whether there was no step for a while, and for longer than where a step usually takes so long."""
+        return time.monotonic() >= self._stepped + max(self.quiet_s, _LONG * (usual_s or 0.0))
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -114,7 +114,7 @@ class QuietWatch:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._over.wait(self._quiet_s / 5):
-            if time.monotonic() >= self._last + self._quiet_s and (text := self._waits_for()) is not None:
+        while not self._over.wait(self.quiet_s / 5):
+            if time.monotonic() >= self._last + self.quiet_s and (text := self._waits_for()) is not None:
                 self._note(text)
                 self._last = time.monotonic()
