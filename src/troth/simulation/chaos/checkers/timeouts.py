@@ -29,6 +29,7 @@ def timeouts(world: World) -> list[str]:
             took > max(_longest(held, relayed) for held in world.timeouts[step])
             and outcome.attempts == 1
             and outcome.record.incarnation == before.record.incarnation  # else the power was gone
+            and before.state.roster.still < 2  # else members may have rested before it (G3)
             and not _blames(outcome.record)
             and not _blames(after.record)
         ):
