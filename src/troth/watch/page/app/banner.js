@@ -80,8 +80,9 @@ const PRESENT = {
 /** Members that are not connected, but for those that were named already. */
 function unreached(status, history) {
   const names = notConnected(status, history).filter((name) => !status.waits_for.includes(name) && !status.unheard.includes(name));
+  if (!names.length) return "";
   const back = status.waits_for.includes(SAME) ? "" : "; to come back, " + SAME + " is enough";
-  return names.length ? "Not connected: " + listed(names, 6) + back : "";
+  return history.length ? "Not connected: " + listed(names, 6) + back : "Not connected yet: " + listed(names, 6);
 }
 
 export function notConnected(status, history) {

@@ -7,7 +7,7 @@ import { byId, count, figure, lasted, listed, make, metric, say, shown, whole } 
 
 const STATES = {
   waiting: "connecting", live: "live", past: "the past", over: "over", lost: "connection lost",
-  meets: "not training", waits: "waiting", paused: "paused",
+  starts: "starting", meets: "not training", waits: "waiting", paused: "paused",
 };
 const ENDS = { __proto__: null, over: "over", stopped: "stopped", out: "this peer is out", error: "failed", lost: "gone silent" };
 const AS_STATES = { __proto__: null, meeting: "meets", waiting: "waits", paused: "paused" };
@@ -85,6 +85,7 @@ function stateOf({ history, connection, following, column, status, stale }) {
   if (!history.began) return "waiting";
   if (!following && column < history.length - 1) return "past";
   if (history.ended || connection === "ended") return "over";
+  if (!history.length) return "starts";
   return (status && !stale && AS_STATES[status.doing]) || "live";
 }
 
