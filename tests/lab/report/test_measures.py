@@ -23,7 +23,7 @@ from troth.lab.report.measures import (
 from troth.lab.report.numbers import Spread
 from troth.lab.report.reading import read_sweep
 from troth.lab.report.study import Study
-from troth.lab.report.tables import Table
+from troth.lab.report.tables import Table, number
 from troth.lab.report.words import findings, setting, trouble
 
 
@@ -228,6 +228,23 @@ def test_the_summary_says_what_came_out(tmp_path: Path) -> None:
     )
     assert "Troth bans 75 % of the liars, the last of them 40 steps" in text
     assert "1 run diverged (✕)." in trouble(said)
+
+
+def test_runs_that_left_shards_aside_are_marked(tmp_path: Path) -> None:
+    lines = [dict(line) for line in RUNS]
+    lines[0] = made_run(
+        lines[0]["labels"], curve=lines[0]["curve"], outcome={**lines[0]["outcome"], "unused_shards": True}
+    )
+    said = study(tmp_path, lines)
+    assert trouble(said)[0] == "1 run of Troth did not use the task's shards (○): do not rank it beside those that did."
+    cells = by_cell(final_table(said))
+    assert [key for key, cell in cells.items() if "○" in cell[-1]] == [("none", "troth")]
+
+
+def test_a_number_is_shown_in_one_way_however_it_was_computed() -> None:
+    shown = {number(value, 1) for value in (83.75, 100 * 0.8375, 83.75 - 1e-13, 83.75 + 1e-13)}
+    assert shown == {"83.8"}
+    assert (number(-0.04, 1), number(-1.25, 1), number(1e30, 0)) == ("0.0", "−1.3", f"{1e30:.0f}")
 
 
 def test_at_most_is_about_every_cell(tmp_path: Path) -> None:

@@ -215,6 +215,15 @@ def test_a_sweep_that_was_stopped_in_good_order_is_unfinished(
     assert "no result" not in text_of(write_report(write_results(tmp_path / "whole", runs, toml)))
 
 
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("matrix", "troth lab run matrix</code> and"), ("made", "troth lab run sweep.toml</code> (the file is beside")],
+)
+def test_the_page_names_the_command_that_made_it(tmp_path: Path, name: str, command: str) -> None:
+    report = write_report(write_results(tmp_path / "made", made_sweep({"attack": ["none"]}, [0]), f'name = "{name}"\n'))
+    assert f"Made by <code>{command}" in text_of(report)
+
+
 def test_a_sweep_without_results_yet(tmp_path: Path) -> None:
     report = write_report(write_results(tmp_path / "made", []))
     assert "No run has ended yet." in text_of(report)

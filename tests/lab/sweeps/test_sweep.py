@@ -163,6 +163,14 @@ def test_an_impossible_run_is_named_or_left_out(tmp_path: Path) -> None:
     assert {labels["attack"] for labels, _ in plan.skipped} == {"vanish"}
 
 
+@pytest.mark.parametrize("wrong", ["gone.py", "sign-flop"])
+def test_what_is_wrong_in_every_run_is_never_left_out(tmp_path: Path, wrong: str) -> None:
+    text = "skip_impossible = true\n" + TINY.replace('"sign-flip"', f'"{wrong}"')
+    with pytest.raises(SweepError, match=f"cannot be run: .*{wrong}") as told:
+        tiny(tmp_path, text).plan()
+    assert "skip_impossible" not in str(told.value)
+
+
 def test_too_many_runs(tmp_path: Path) -> None:
     text = TINY + f"\nrate = {[k / 1000 for k in range(1, 1001)]}\nvalidators = {list(range(20))}\n"
     text = text.replace(", 0.", ",\n0.")  # no line is longer than 4,096 bytes

@@ -16,6 +16,7 @@ from troth.lab.report.tables import Column, Table, number, scrolling
 _HOT = "#c4472d"
 _WHITE_ABOVE = 0.85  # heat from which white is read more easily than ink
 _NO_ATTACK = "no attack"
+_AVERAGE = "average"  # of a column; not "mean", which is a defence
 _MOST = 24  # values of the other axes that get maps
 _LEAST_SPAN = 10.0  # points from the palest to the strongest colour: noise looks like noise
 
@@ -70,7 +71,7 @@ class HeatMap:
 
     def table(self) -> Table:
         titles = [f"{rank}. {name}" for rank, name in zip(self.ranks, self.columns, strict=True)]
-        rows: list[tuple[str, ...]] = [("mean", *(number(value, self.digits) for value in self.means))]
+        rows: list[tuple[str, ...]] = [(_AVERAGE, *(number(value, self.digits) for value in self.means))]
         if self.above:
             rows.append((self.above[0], *(number(value, self.digits) for value in self.above[1])))
         rows += [(name, *(self._text(cell) for cell in line)) for name, line in zip(self.rows, self.cells, strict=True)]
@@ -84,7 +85,7 @@ class HeatMap:
             for rank, name in zip(self.ranks, self.columns, strict=True)
         ]
         lines = [element("tr", element("th", self.corner, class_="corner", scope="col"), *head)]
-        lines.append(self._plain_row("mean", self.means))
+        lines.append(self._plain_row(_AVERAGE, self.means))
         if self.above:
             lines.append(self._plain_row(*self.above))
         body = [

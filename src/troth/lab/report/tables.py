@@ -5,6 +5,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 
 from troth.lab.report.markup import Html, element, joined
 from troth.lab.report.numbers import Spread
@@ -13,6 +14,7 @@ from troth.lab.report.records import show
 Cell = str | int | float | bool | Spread | None
 _LONG = 24  # rows; a longer table is folded in the page
 _NOTHING = "–"
+_LARGE = 1e9
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,12 @@ def number(value: float | None, digits: int | None = None) -> str:
         return _NOTHING
     if isinstance(value, int) and digits is None:
         return f"{value}".replace("-", "−")
-    text = f"{value:.4g}" if digits is None else f"{value:.{digits}f}"
+    if digits is None:
+        text = f"{value:.4g}"
+    elif abs(value) < _LARGE:  # 83.75 is shown as one number, whether it was computed so or as 83.74999999999999
+        text = str(Decimal(f"{value:.12g}").quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
+    else:
+        text = f"{value:.{digits}f}"
     return text.lstrip("-") if not re.search(r"[1-9]", text) else text.replace("-", "−")
 
 

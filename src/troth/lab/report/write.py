@@ -94,8 +94,8 @@ def _made(sweep: Sweep) -> Html:
         "p",
         joined(
             "Made by ",
-            element("code", f"troth lab run {name}" if _is_recipe(sweep.name) else f"troth lab run {name}.toml"),
-            " and ",
+            element("code", f"troth lab run {name if _is_recipe(sweep.name) else 'sweep.toml'}"),
+            " and " if _is_recipe(sweep.name) else " (the file is beside the results) and ",
             element("code", f"troth lab report results/{name}"),
             f", Troth {', '.join(versions) or 'of no known version'}{where}.",
         ),

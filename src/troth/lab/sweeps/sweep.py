@@ -13,6 +13,8 @@ from typing import Any
 from troth.errors import OperatorError
 from troth.lab.sweeps.options import SweepError, check_options, settled
 from troth.simulation import Scenario
+from troth.specs import SpecError
+from troth.training import TaskError
 from troth.training.tasks import DATA, data_folder
 from troth.version import __version__
 
@@ -93,10 +95,12 @@ class Sweep:
                 try:
                     cells.append(_cell(labels, settled(options | dict(override or {})), self.folder, place))
                 except OperatorError as error:
-                    if not self.skip_impossible:
-                        raise SweepError(
-                            f"{in_words(labels)} cannot be run: {error} (`skip_impossible = true` leaves such runs out)"
-                        ) from error
+                    nowhere = isinstance(
+                        error, SpecError | TaskError
+                    )  # a missing file, an unknown name: no question of cells
+                    if nowhere or not self.skip_impossible:
+                        way_out = "" if nowhere else " (`skip_impossible = true` leaves such runs out)"
+                        raise SweepError(f"{in_words(labels)} cannot be run: {error}{way_out}") from error
                     skipped.append((labels, str(error)))
         if not cells:
             raise SweepError(f"sweep '{self.name}' has no run that is possible")
