@@ -20,6 +20,7 @@ from torch import Tensor
 from troth.api.member import MemberRun, join
 from troth.api.simulate import simulate
 from troth.attacks import GradientAttack, make_attack
+from troth.attacks.gradient.base import asks_for_layout, forging
 from troth.crypto import derive, stream
 from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.plugins import in_its_folder
@@ -90,10 +91,12 @@ def check_attack(
     It runs in a small simulation of the protocol. Whether it does any harm there is not checked.
     """
     made = make_attack(attack) if isinstance(attack, str) else attack
-    vectors_PD = _vectors(honest + colluders)
+    layout = Problem(make_task(task) if isinstance(task, str) else task).layout if asks_for_layout(made) else None
+    vectors_PD = _vectors(honest + colluders, _D if layout is None else layout.size)
     own_BD, honest_HD = vectors_PD[:colluders], vectors_PD[colluders:]
     before_PD = vectors_PD.clone()
-    forged = [made.begin(derive(0, "squad"))(range(colluders), own_BD, honest_HD) for _ in range(2)]
+    with forging(layout):
+        forged = [made.begin(derive(0, "squad"))(range(colluders), own_BD, honest_HD) for _ in range(2)]
     for forged_BD in forged:
         assert forged_BD.shape == own_BD.shape, f"forge() turns {tuple(own_BD.shape)} into {tuple(forged_BD.shape)}"
         assert forged_BD.dtype == own_BD.dtype, f"forge() turns {own_BD.dtype} into {forged_BD.dtype}"
@@ -104,10 +107,10 @@ def check_attack(
     ).run()
 
 
-def _vectors(peers: int) -> Tensor:
+def _vectors(peers: int, width: int = _D) -> Tensor:
     """Vectors like gradients of different batches: a common direction, and noise about as long."""
     draw = stream(0, "vectors")
-    common_D, noise_PD = draw.normal(_D), draw.normal(peers * _D).reshape(peers, _D)
+    common_D, noise_PD = draw.normal(width), draw.normal(peers * width).reshape(peers, width)
     return torch.from_numpy(common_D + noise_PD).float()
 
 

@@ -65,6 +65,7 @@ def test_check_a_built_in_task(troth: Troth) -> None:
 def test_check_shows_dropout_frozen_layers_and_options(troth: Troth) -> None:
     model = "nn.Sequential(nn.Linear(1, 1), nn.Dropout(), nn.Linear(1, 1).requires_grad_(False))"
     options = "class Lines(Task):\n    accumulate = 2\n    autocast = 'bfloat16'\n    clip_norm = 0.5\n"
+    options += "    def shard(self, peer, peers, honest): return self\n"
     Path("mine.py").write_text(TASK.replace("nn.Linear(1, 1)", model).replace("class Lines(Task):\n", options))
     done = troth("tasks", "--check", "mine.py")
     assert (done.code, done.err) == (0, "")
@@ -72,6 +73,7 @@ def test_check_shows_dropout_frozen_layers_and_options(troth: Troth) -> None:
     assert "             2 micro-batches each, in bfloat16\n" in done.out
     assert "             gradients are clipped to a length of 0.5\n" in done.out
     assert "randomness   dropout ×1, all from the seed of the batch\n" in done.out
+    assert "advice       shard() is for rules with a trusted server; under troth" in done.out
 
 
 def test_check_advises(troth: Troth) -> None:

@@ -41,6 +41,29 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Swarm:
     return run_swarm(plan, tmp_path_factory.mktemp("swarm"), steps=20)
 
 
+@pytest.mark.parametrize(
+    ("losses", "diverged_at"),
+    [
+        ([1.0, None, None, None], 1),
+        ([1.0, None, None], None),
+        ([None, None, None, 1.0], None),
+        ([1.0, None, None, 1.0, None, None, None, None], 4),
+    ],
+)
+def test_a_swarm_without_a_finite_loss_to_the_end_has_diverged(
+    tmp_path: Path, losses: list[float | None], diverged_at: int | None
+) -> None:
+    plan = SwarmPlan(peers=4, byzantine=1)
+    swarm = Swarm(plan, rehearsal(plan, steps=9), tmp_path)
+    for number in range(4):
+        honest = number in swarm.honest
+        swarm.seen.events[number] = {
+            step: Stepped(step=step, updates=step + 1, of=9, members=4, loss=loss if honest else 1.0)
+            for step, loss in enumerate(losses)
+        }
+    assert swarm.summary({"loss": 1.0}).details["diverged_at"] == diverged_at
+
+
 def _untimed(raw: bytes) -> StepRecord:
     """A record without the digests of messages that were judged, for Commits say how long things took; and without record keys,
     which are drawn anew by every process (SPEC U6)."""

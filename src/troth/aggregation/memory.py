@@ -15,6 +15,19 @@ from torch import Tensor
 # P peers, D coordinates
 
 
+class RowLayout(Protocol):
+    """Where the model's parameters stand in a row: `vectors_PD[:, layout.slices["0.weight"]]`."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]: ...
+
+    @property
+    def slices(self) -> Mapping[str, slice]: ...
+
+
 @dataclass(frozen=True)
 class Setting:
     """One run as a rule sees it. `byzantine` is the number of liars that it is to withstand."""
@@ -23,6 +36,7 @@ class Setting:
     byzantine: int
     tau: float
     seed: bytes
+    layout: RowLayout | None = None  # of the model's parameters, where there is a model
 
     def left(self, rows: int) -> "Setting":
         """The setting among so many rows: rows that are missing were lies, so as many liars fewer are left."""
@@ -118,7 +132,7 @@ class _Memoryless:
 
     def __call__(self, vectors_PD: Tensor, senders: Sequence[int]) -> Tensor:
         here = covered(self.entry, self.setting.left(len(senders)))
-        given: dict[str, Any] = {"byzantine": here.byzantine, "tau": here.tau}
+        given: dict[str, Any] = {"byzantine": here.byzantine, "tau": here.tau, "layout": here.layout}
         return self.entry.function(vectors_PD, **{name: given[name] for name in self.entry.needs})
 
     def memory(self) -> Memory:

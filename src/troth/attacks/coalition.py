@@ -9,11 +9,13 @@ from torch import Tensor
 from troth.aggregation import Memory, UnwritableError, memory_of, recall_into
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import Foresee, Forge, GradientAttack, Scene, WatchingForge
+from troth.attacks.gradient.base import forging
 from troth.attacks.gradient.search import mean_of_rows
 from troth.attacks.schedule import AttackSchedule
 from troth.crypto import Seed, derive
 from troth.plugins import name_of
 from troth.training import Batch, Task
+from troth.training.layout import Layout
 
 # B colluders, H honest peers, D coordinates
 
@@ -44,6 +46,7 @@ class Coalition:
         self._seed = seed
         self._foresee = foresee
         self._watched = watched
+        self.layout: Layout | None = None  # of the model's parameters, for attacks that ask for it
         self._beside: tuple[list[int], Tensor] | None = None  # places of the squad that forges, and all rows so far
         self._forges: list[Forge] = [
             attack.begin_against(derive(seed, "squad", k), self._foresee_among_others)
@@ -82,7 +85,8 @@ class Coalition:
                 if isinstance(forge, WatchingForge):
                     forge.before(scene)
                 # Also while waiting: a delayed gradient needs a past.
-                forged_BD = forge([members[row] for row in rows], own_BD[rows], honest_HD)
+                with forging(self.layout):
+                    forged_BD = forge([members[row] for row in rows], own_BD[rows], honest_HD)
                 sent_BD[rows] = _checked(attack, forged_BD, own_BD[rows])
         if not scene.active:
             sent_BD = own_BD

@@ -109,9 +109,12 @@ def _described(problem: "Problem") -> Iterator[str]:
 
 def _advice(problem: "Problem", usual: float) -> Iterator[str]:
     """What a task may do, and rarely should."""
+    from troth.training import Task
     from troth.training.dataset_task import DatasetTask
 
     task = problem.task
+    if type(task).shard is not Task.shard:
+        yield "shard() is for rules with a trusted server; under troth, and in a real run, all peers draw from all data"
     if 0 < usual < task.tau:
         few, more = f"{usual / 4:.2g}", f"{usual / 2:.2g}"
         yield f"tau is larger than the usual distance: begin with a quarter to a half of that, {few} to {more}"

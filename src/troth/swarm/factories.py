@@ -49,6 +49,7 @@ class LiarFactory(RehearsalFactory):
         self._identities = plan.identities()
 
     def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
+        self._coalition.layout = problem.layout
         return manifest.work(problem, tools, _LyingWork).lie(self._coalition, self._number)
 
     def ahead(self, work: TrainingWork, allowed_s: Callable[[], float]) -> GradientsAhead:

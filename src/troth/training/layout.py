@@ -1,6 +1,7 @@
 """Parameters as one flat vector, and back as views, without copies."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 
 import torch
@@ -24,6 +25,12 @@ class Layout:
     @property
     def size(self) -> int:
         return sum(prod(shape) for shape in self.shapes)
+
+    @property
+    def slices(self) -> dict[str, slice]:
+        """Where each parameter stands in the vector: `rows_PD[:, layout.slices["0.weight"]]` is that layer in every row."""
+        ends = list(accumulate(map(prod, self.shapes)))
+        return {name: slice(end - prod(s), end) for name, s, end in zip(self.names, self.shapes, ends, strict=True)}
 
     def views(self, flat_D: Tensor) -> dict[str, Tensor]:
         """Every parameter as a view into the vector: writing to one writes to the other."""

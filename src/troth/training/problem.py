@@ -28,13 +28,12 @@ from troth.training.randomness.first_values import FirstValues
 from troth.training.randomness.noise import Noise, seed_tensor
 from troth.training.task import Batch, Task, draw_batch
 from troth.training.uploads import upload
-from troth.training.user_code import calling
+from troth.training.user_code import calling, one_number, why_not_batched
 from troth.training.weights import complete_state, flat_of
 
 # P peers, D coordinates
 
 _LARGE = 1 << 25  # parameters of a model whose template must not take up memory
-_MOST_SAID = 100  # characters of what PyTorch says
 _NOISE = "troth:noise"  # the batch's seed for dropout, taken out before the loss sees the batch
 
 _Computes = Callable[[dict[str, Tensor], Batch], tuple[dict[str, Tensor], Tensor]]
@@ -217,7 +216,7 @@ class Problem:
         with noise, precision:
             loss = functional_call(self._whole, {f"model.{name}": p for name, p in parameters.items()}, (seen,))
         self.drawn = noise.drawn
-        return _one_number(loss).to(self.dtype)
+        return one_number(loss).to(self.dtype)
 
     def depends_on_parameters(self, flat_D: Tensor, batch: Batch) -> bool:
         """Whether a gradient reaches the parameters at all, or something in the loss is detached."""
@@ -292,31 +291,8 @@ class Problem:
                 raise
             # A loss that is wrong in itself must not hide behind "vmap cannot do it".
             _check_differentiable(self, flat_D, batches[0])
-            return str(error) if isinstance(error, NotRepeatableError) else _why_not_batched(str(error))
+            return str(error) if isinstance(error, NotRepeatableError) else why_not_batched(str(error))
         return ""
-
-
-def _one_number(loss: Any) -> Tensor:
-    must = "loss() must return one number as a tensor"
-    if loss is None:
-        raise TaskError(f"{must}, and returns nothing: is a return missing?")
-    if isinstance(loss, tuple | list | dict):
-        raise TaskError(f"{must}, and returns a {type(loss).__name__}: return the loss alone")
-    if not isinstance(loss, Tensor):
-        raise TaskError(
-            f"{must}, and returns a {type(loss).__name__}: leave out .item() or float(), which end the gradient"
-        )
-    if loss.numel() != 1:
-        raise TaskError(f"{must}, and returns shape {tuple(loss.shape)}: take the mean over the batch")
-    return loss.reshape(())
-
-
-def _why_not_batched(said: str) -> str:
-    """What `vmap` says against a loss, in a few words."""
-    if "control flow" in said:
-        return "vmap: the loss calls .item(), or has control flow that depends on a tensor"
-    first = said.strip().partition("\n")[0].removeprefix("vmap: ")
-    return f"vmap: {first if len(first) <= _MOST_SAID else first[: _MOST_SAID - 1] + '…'}"
 
 
 def clipped(gradient_D: Tensor, most: float | None) -> Tensor:

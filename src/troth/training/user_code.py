@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from troth.errors import OperatorError
 from troth.training.errors import TaskError
 
+_MOST_SAID = 100  # characters of what PyTorch says
 _OURS = str(Path(__file__).parent)
 _BUILT_IN = str(Path(__file__).parent / "tasks")
 _FOLDERS = [
@@ -76,3 +79,27 @@ def place_of(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_users(frame.filename)]
     return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+def one_number(loss: Any) -> Tensor:
+    """What `loss()` returned, if it is a loss."""
+    must = "loss() must return one number as a tensor"
+    if loss is None:
+        raise TaskError(f"{must}, and returns nothing: is a return missing?")
+    if isinstance(loss, tuple | list | dict):
+        raise TaskError(f"{must}, and returns a {type(loss).__name__}: return the loss alone")
+    if not isinstance(loss, Tensor):
+        raise TaskError(
+            f"{must}, and returns a {type(loss).__name__}: leave out .item() or float(), which end the gradient"
+        )
+    if loss.numel() != 1:
+        raise TaskError(f"{must}, and returns shape {tuple(loss.shape)}: take the mean over the batch")
+    return loss.reshape(())
+
+
+def why_not_batched(said: str) -> str:
+    """What `vmap` says against a loss, in a few words."""
+    if "control flow" in said:
+        return "vmap: the loss calls .item(), or has control flow that depends on a tensor"
+    first = said.strip().partition("\n")[0].removeprefix("vmap: ")
+    return f"vmap: {first if len(first) <= _MOST_SAID else first[: _MOST_SAID - 1] + '…'}"

@@ -1,12 +1,14 @@
 """A trusted server's rules over a whole run: memory, guarantees, workers' momentum, a user's own rule that remembers."""
 
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from troth.aggregation import Safeguard, SafeguardSingle
+from troth.aggregation import Aggregator, RuleWithMemory, Safeguard, SafeguardSingle, Setting
 from troth.attacks import Coalition
 from troth.plugins import name_of
 from troth.simulation import Scenario, ScenarioError, ServerSimulation, make_rule, simulate
@@ -163,3 +165,54 @@ class TestMomentum:
             for defence in ("mean", "centered-clip-momentum")
         }
         assert not losses["mean"] < 100 * losses["centered-clip-momentum"]
+
+
+LAYERS = """
+from dataclasses import dataclass
+from troth.attacks import GradientAttack
+
+@dataclass(frozen=True)
+class Bias(GradientAttack):
+    def forge(self, own_BD, honest_HD, *, layout):
+        sent_BD = own_BD.clone()
+        sent_BD[:, layout.slices["3.bias"]] = 1e6
+        return sent_BD
+
+def without_bias(vectors_PD, *, layout):
+    assert [name for name in layout.names if name in layout.slices] == list(layout.names)
+    row_D = vectors_PD.mean(dim=0)
+    row_D[layout.slices["3.bias"]] = 0
+    return row_D
+"""
+
+
+@pytest.mark.parametrize("attack", ["layers.py", "wary:attack=layers.py"])
+def test_an_attack_and_a_rule_find_a_layer_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("layers.py").write_text(LAYERS)
+    scenario = Scenario(peers=4, byzantine=1, attack=attack, attack_start=0, defence="mean", steps=1, optimizer="sgd")
+    spoilt = simulate(scenario)
+    kept = simulate(dataclasses.replace(scenario, defence="layers.py"))
+    before = simulate(dataclasses.replace(scenario, defence="layers.py", rate=1e-30))
+    for found, moves in ((spoilt, True), (kept, False)):
+        moved = {
+            name: not torch.equal(now, before.problem.layout.views(before.parameters_D)[name])
+            for name, now in found.problem.layout.views(found.parameters_D).items()
+        }
+        assert moved == {"1.weight": True, "1.bias": True, "3.weight": True, "3.bias": moves}
+    assert spoilt.parameters_D[spoilt.problem.layout.slices["3.bias"]].abs().min() > 10
+
+
+def test_a_rule_that_remembers_is_told_the_layout() -> None:
+    @dataclass(frozen=True)
+    class Sees(RuleWithMemory):
+        def begin(self, setting: Setting) -> Aggregator:
+            assert setting.layout is not None
+            seen.append(tuple(setting.layout.names))
+            return lambda vectors_PD, _senders: vectors_PD.mean(dim=0)
+
+    seen: list[tuple[str, ...]] = []
+    simulate(Scenario(defence=Sees(), peers=3, steps=1))
+    assert seen[-1] == ("1.weight", "1.bias", "3.weight", "3.bias")

@@ -1,7 +1,10 @@
 """The base of all attacks, and what an attack is told about a run."""
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar, final
@@ -12,6 +15,7 @@ from troth.aggregation import Memory
 from troth.attacks.colluder import ColludingChannel
 from troth.crypto import Seed
 from troth.training import Batch, Task
+from troth.training.layout import Layout
 
 # B colluders, H honest peers, P contributors (colluders, then honest peers), D coordinates
 
@@ -44,10 +48,31 @@ class GradientAttack:
         One that keeps nothing from step to step is `Forgetful(…)`, one that does `Remembers`: else a run that is stopped has to
         begin anew.
         """
-        return Forgetful(lambda _members, own_BD, honest_HD: self.forge(own_BD, honest_HD))
+        if not asks_for_layout(self):
+            return Forgetful(lambda _members, own_BD, honest_HD: self.forge(own_BD, honest_HD))
+        forge: Callable[..., Tensor] = self.forge
+        return Forgetful(lambda _members, own_BD, honest_HD: forge(own_BD, honest_HD, layout=_layout.get()))
 
     def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
+        """Rows that the colluders send. One that names a third parameter `layout` is given the order of the parameters."""
         return own_BD
+
+
+_layout: ContextVar[Layout | None] = ContextVar("layout", default=None)
+
+
+def asks_for_layout(attack: GradientAttack) -> bool:
+    return "layout" in inspect.signature(attack.forge).parameters
+
+
+@contextmanager
+def forging(layout: Layout | None) -> Iterator[None]:
+    """Forging functions that are called inside forge gradients of a model with this layout."""
+    token = _layout.set(layout)
+    try:
+        yield
+    finally:
+        _layout.reset(token)
 
 
 @final

@@ -11,7 +11,8 @@ def middle_mean(vectors_PD: Tensor, *, byzantine: int, spare: int = 0) -> Tensor
     """the mean of the values between the extremes of every coordinate
 
     `vectors_PD` has a row for each of the P peers. A rule that names `byzantine` is given the number of liars, one that names
-    `tau` the clipping radius; other parameters are options. It must give one finite vector, and the same for the same rows.
+    `tau` the clipping radius, one that names `layout` where each parameter stands (`layout.slices["0.weight"]`); other
+    parameters are options. It must give one finite vector, and the same for the same rows.
     """
     leave_out = min(byzantine + spare, (len(vectors_PD) - 1) // 2)
     sorted_PD = vectors_PD.sort(dim=0).values

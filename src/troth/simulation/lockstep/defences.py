@@ -1,6 +1,8 @@
 """Defences: rules that a trusted server applies, checked before a run."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,9 +20,16 @@ __all__ = ["RULE", "RULE_PLUGINS", "TROTH", "DefenceError", "apply_rule", "check
 _PROBE_WIDTH = 5
 
 
+class _AnyLayout:
+    """Of made-up vectors: whatever parameter a rule asks for, it is the whole row."""
+
+    names, shapes = ("parameters",), ((_PROBE_WIDTH,),)
+    slices: Mapping[str, slice] = defaultdict(lambda: slice(0, _PROBE_WIDTH), parameters=slice(0, _PROBE_WIDTH))
+
+
 def check_rule(rule: AnyRule, name: str, setting: Setting) -> None:
     """Try a rule on made-up vectors: it must give one finite vector of their length."""
-    peers = setting.peers
+    peers, setting = setting.peers, replace(setting, layout=_AnyLayout())
     probe_PD = torch.from_numpy(stream(0, "rule probe").normal(peers * _PROBE_WIDTH)).float().view(peers, -1)
     try:
         found_D = apply_rule(begin_rule(rule, setting), probe_PD, range(peers), name)

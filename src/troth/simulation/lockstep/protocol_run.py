@@ -78,6 +78,7 @@ class ProtocolSimulation:
             lambda rows_PD: foreseen_center(rows_PD, self.states[self._witness()].scales.tau),
             lambda: watched(self.run, self.states[self._witness()], self.colluders),
         )
+        self.coalition.layout = self.problem.layout
         self.tools = LockstepPrimitives(self.problem.device) if share else Primitives(self.problem.device)
         possible = share and Ahead.possible(self.problem, scenario.peers)
         self._ahead = Ahead(self.problem, scenario.peers) if possible else None

@@ -1,8 +1,8 @@
 """Rules by name, from a user's file, from an installed package, or as a function.
 
 A rule is a function of the vectors, `rule(vectors_PD) -> Tensor`, or a dataclass with such a `__call__`. Where it names
-`byzantine` or `tau`, it is given them. Other keyword parameters are its options. A rule that remembers is a dataclass that
-extends `RuleWithMemory`.
+`byzantine`, `tau` or `layout`, it is given them. Other keyword parameters are its options. A rule that remembers is a
+dataclass that extends `RuleWithMemory`.
 """
 
 import inspect
@@ -22,7 +22,7 @@ from troth.specs import SpecError, convert_options, file_of, parse_spec
 
 TROTH = "troth"  # name of the defence that is the protocol itself, and no rule
 RULE_PLUGINS = "troth.rules"  # entry points of installed packages
-_GIVEN = ("byzantine", "tau")
+_GIVEN = ("byzantine", "tau", "layout")
 
 
 class DefenceError(OperatorError):

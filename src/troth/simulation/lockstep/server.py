@@ -46,6 +46,7 @@ class ServerSimulation:
             derive(scenario.seed, "coalition"),
             self._foresee,
         )
+        self.coalition.layout = self.problem.layout
         self._begin_rule()
         optimizer, rates = self.scenario.make_optimizer(), self.scenario.rates()
         work = TrainingWork(self.problem, optimizer, rates, Primitives())
@@ -60,7 +61,9 @@ class ServerSimulation:
     def _begin_rule(self) -> None:
         scenario, rule = self.scenario, self.scenario.make_rule()
         assert scenario.tau is not None
-        setting = Setting(scenario.peers, scenario.byzantine, scenario.tau, derive(scenario.seed, "rule"))
+        setting = Setting(
+            scenario.peers, scenario.byzantine, scenario.tau, derive(scenario.seed, "rule"), self.problem.layout
+        )
         assumed = covered(rule, setting).byzantine
         self.aggregator = begin_rule(rule, setting)
         self.assumed_byzantine = assumed if assumed < scenario.byzantine else None  # where the guarantee covers no more

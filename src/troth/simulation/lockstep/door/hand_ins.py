@@ -36,6 +36,8 @@ class HandIns:
             for number, party in enumerate(parties)
             if party.kind.lies
         ]
+        for _, coalition in self._coalitions:
+            coalition.layout = problem.layout
         self._old: dict[PeerId, Tensor] = {}  # the only gradient that somebody computed
 
     def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:
