@@ -57,6 +57,23 @@ def test_a_pause_is_told_at_once_and_then_every_minute_and_its_end_once() -> Non
     assert said[3:] == ["step 6: the model moves again", words.line(QUIET, ""), words.line(QUIET, "")]
 
 
+def test_before_the_first_step_there_is_a_sign_of_life_every_ten_seconds() -> None:
+    """For two minutes: a peer may wait for its friends for days."""
+    clock, said = Clock(), list[str]()
+    narrator = Narrator(said.append, lively=True, clock=clock)
+    for second in range(0, 301, 5):
+        clock.now = float(second)
+        narrator.note("waits for bob")
+    assert len(said) == 12 + 3
+    early = Narrator(said.append, lively=True, clock=clock)
+    early.stepped(QUIET)
+    said.clear()
+    for second in range(301, 360, 5):
+        clock.now = float(second)
+        early.note("waits for bob")
+    assert said == ["waits for bob"]
+
+
 def test_the_time_left_is_told_once_the_pace_is_known() -> None:
     said = list[str]()
     narrator = Narrator(said.append, every_s=0.0)

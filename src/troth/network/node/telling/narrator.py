@@ -12,6 +12,10 @@ from troth.events import words
 from troth.events.kinds import Stepped
 
 _QUIET_S = 5.0  # without a step: then say for whom this peer waits
+_SOON_S, _FIRST_S = (
+    10.0,
+    120.0,
+)  # the same, for so long at most before the first step: whoever looks on thinks that it hangs
 _PACE = 20  # steps by which the time left is estimated
 _AGAIN_S = 60.0  # after which something that has not changed is said again
 
@@ -25,12 +29,14 @@ class Narrator:
         *,
         every_s: float = 2.0,  # between two lines about the state of the run; 0: one for each step
         traffic: bool = False,
+        lively: bool = False,  # what has not changed is said again soon, before the first step
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._say = say
         self._every_s = every_s
         self._traffic = traffic
         self._clock = clock
+        self._lively_until = clock() + _FIRST_S if lively else float("-inf")
         self._metrics = ""
         self._seconds: deque[float] = deque(maxlen=_PACE)  # that the last steps took
         self._last_line = float("-inf")
@@ -39,10 +45,11 @@ class Narrator:
         self._lock = threading.RLock()
 
     def note(self, text: str) -> bool:
-        """A line at once; one that was just said, again after a minute. Whether it was said."""
+        """A line at once; one that was just said, again after a minute, or sooner at first. Whether it was said."""
         with self._lock:
             now = self._clock()
-            self._noted = {old: when for old, when in self._noted.items() if now < when + _AGAIN_S}
+            again_s = _SOON_S if now < self._lively_until else _AGAIN_S
+            self._noted = {old: when for old, when in self._noted.items() if now < when + again_s}
             if text in self._noted:
                 return False
             self._noted[text] = now
@@ -52,6 +59,7 @@ class Narrator:
     def stepped(self, event: Stepped) -> None:
         """The news of a step, and a line about it if it is time for one."""
         with self._lock:
+            self._lively_until = float("-inf")
             for sentence in words.sentences(event):
                 self._say(sentence)
             if event.moved and event.seconds is not None:
