@@ -9,7 +9,21 @@ import pytest
 
 from tests.browser.conftest import Open, Serve, Window
 from troth.events.file import encode_event
-from troth.events.kinds import Audit, Ban, Began, Ended, Event, KnownPeer, Status, Stepped, Trial, Work
+from troth.events.kinds import (
+    Audit,
+    Ban,
+    Began,
+    Ended,
+    Event,
+    KnownPeer,
+    Link,
+    Noted,
+    Returned,
+    Status,
+    Stepped,
+    Trial,
+    Work,
+)
 from troth.watch.bundle import bundle
 
 pytestmark = pytest.mark.browser
@@ -61,6 +75,7 @@ def test_everyone_audits_in_the_closing_step_though_nobody_was_caught(serve: Ser
     audits = [Audit(one, other, 0) for one in NAMES for other in NAMES if one != other]
     page = window()
     page.open(serve(began(), stepped(0), stepped(1, *audits, validators=NAMES, moved=False, closing=True)).url, steps=2)
+    page.page.keyboard.press("End")  # it opens on the step before, which shows more
     page.wait("document.getElementById('ring-words').textContent.includes('closing')")
     words = page.text("#ring-words")
     assert "Everyone audits. The closing step." in words
@@ -110,3 +125,102 @@ def test_the_command_that_checks_a_ban_names_the_file_where_it_lies(serve: Serve
     page.open(serve(start, stepped(0, banned=(ban,))).url, steps=1)
     command = page.text("#trials-list code")
     assert command == "troth verify 'runs/my run/$(reboot)/ban-step0-bob.json' --run 'runs/my run/run.toml'"
+
+
+def banner(page: Window) -> str:
+    return page.text("#trouble").replace("\u00a0", " ").replace("\u202f", " ")
+
+
+def test_a_run_that_stands_still_does_not_look_well(serve: Serve, window: Open) -> None:
+    """One banner says what it waits for, whom, since when and what to do; nothing green is left."""
+    run = serve(began(), stepped(0), stepped(1, left=("dan",)))
+    link = Link(peer="cid", connected=False)
+    now = time.time()
+    status = Status(doing="training", at=now, started_at=900.0, pid=os.getpid(), links=(link,), left_s=5400.0)
+    run.tell(status)
+    page = window(width=400)
+    page.open(run.url, steps=2)
+    page.wait("document.getElementById('figures').textContent.includes('about 90')")
+    assert (page.text("#state-word"), page.page.locator("#trouble").is_visible()) == ("live", False)
+    assert "1 not connected" in page.text("#figures")
+    still = msgspec.structs.replace(status, left_s=None, since=now - 240.0)
+    for doing, word, more, told in (
+        ("meeting", "not training", {"waits_for": "stopped: 2 of 4 are here"}, "Stopped: 2 of 4 are here."),
+        ("waiting", "waiting", {"unheard": ("bob",), "waits_for": "step 2: waits for bob"}, "Waiting for bob since"),
+        ("paused", "paused", {"waits_for": "paused: 2 of 4 are gone"}, "2 of 4 are gone."),
+    ):
+        run.tell(msgspec.structs.replace(still, doing=doing, **more))
+        page.wait(f"document.getElementById('state-word').textContent === '{word}'")
+        assert told in banner(page)
+        assert "Not connected: cid; to come back, the same command as before is enough." in banner(page)
+        assert "(4 min)" in banner(page)
+        assert page.page.evaluate("document.documentElement.scrollWidth") == 400
+    run.add(Ended(how="stopped", at=now))
+    page.wait("document.getElementById('state-word').textContent === 'stopped'")
+    assert "start it again with the same command as before" in banner(page)
+
+
+def test_a_run_that_diverged_says_so_above_everything(serve: Serve, window: Open) -> None:
+    start = msgspec.structs.replace(began(), source="simulation")
+    page = window()
+    page.open(serve(start, stepped(0), Ended(how="stopped", text="diverged at step 0: the model is ruined")).url, 1)
+    page.wait("!document.getElementById('trouble').hidden")
+    assert banner(page).split("\n")[0] == "Ended before its last step"
+    assert "Diverged at step 0: the model is ruined." in banner(page)
+
+
+def test_who_went_and_came_back_is_noted(serve: Serve, window: Open) -> None:
+    """And a wait that is told again and again with another time is one note."""
+    waits = [Noted(text=f"2 of 4 are here; begins in {left} s", at=1000.0) for left in (30, 20, 10)]
+    steps = [
+        stepped(0),
+        stepped(1, left=("dan",)),
+        stepped(2, moved=False),
+        stepped(3, returned=(Returned(peer="dan"),)),
+    ]
+    page = window()
+    page.open(serve(began(), *waits, *steps).url, steps=4)
+    notes = page.text("#notes-list")
+    for told in ("dan is absent", "The model does not move, with 4 members", "The model moves again", "dan is back"):
+        assert told in notes
+    assert notes.count("2 of 4 are here") == 1
+    assert "begins in 10 s" in notes
+
+
+def test_a_run_opens_on_its_last_step_that_shows_something(window: Open, tmp_path: Path) -> None:
+    """The closing step has no contributors, no loss and no owners."""
+    run: list[Event] = [
+        began(),
+        stepped(0),
+        stepped(1),
+        stepped(2, closing=True, moved=False, loss=None),
+        Ended(how="over"),
+    ]
+    file = tmp_path / "report.html"
+    file.write_text(bundle([encode_event(event) for event in run]), encoding="utf-8")
+    page = window()
+    page.open(file.as_uri(), steps=3)
+    page.wait("document.getElementById('state').dataset.state === 'over'")
+    assert page.text("#slider-words") == "Step 1 of 2"
+    assert "batch loss 1.000" in page.text("#chart-words")
+    page.page.keyboard.press("End")
+    page.wait("document.getElementById('slider-words').textContent === 'Step 2 of 2'")
+
+
+def test_two_losses_have_two_names_and_one_axis(serve: Serve, window: Open) -> None:
+    steps = [stepped(step, metrics={"loss": 0.5}) for step in range(3)]
+    page = window()
+    page.open(serve(began(), *steps).url, steps=3)
+    page.wait("document.getElementById('chart-words').textContent === 'Step 2: batch loss 1.000, test loss 0.500.'")
+    assert page.text("#chart-legend").startswith("batch loss\ntest loss")
+    assert page.page.locator("#chart .u-axis").count() == 2, "steps, and one for both losses"
+
+
+def test_a_page_that_is_not_laid_out_yet_draws_later(serve: Serve, window: Open) -> None:
+    page = window()
+    page.page.add_init_script(
+        "addEventListener('DOMContentLoaded', () => document.body.style.setProperty('display', 'none'))"
+    )
+    page.open(serve(began(), stepped(0)).url, steps=1)
+    page.page.evaluate("document.body.style.removeProperty('display')")
+    page.wait("document.getElementById('grid-canvas').width > 0")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.watch.made_events import began, whole_run, write
-from troth.events.kinds import Ended
+from tests.watch.made_events import began, stepped, whole_run, write
+from troth.events.kinds import Ended, How
 from troth.watch.guard import AddressError
 from troth.watch.page_process import start_page
 
@@ -42,6 +42,18 @@ def test_it_lingers_for_viewers(tmp_path: Path) -> None:
         assert answer.status == 200
     page.stop()
     assert not page.running
+
+
+@pytest.mark.parametrize(("how", "stay_s"), [("over", 1.0), ("stopped", 600.0)])
+def test_it_stays_once_its_run_is_over(tmp_path: Path, how: How, stay_s: float) -> None:
+    """The last picture can be loaded again; a run that only stopped may come back, and wants its address."""
+    write(tmp_path, began(), stepped(0), Ended(how=how))
+    with start_page(tmp_path, port=0, stay_s=stay_s) as page:
+        with urllib.request.urlopen(f"{page.address}events", timeout=PATIENCE_S) as stream:
+            assert any(how.encode() in line for line in stream)
+        left = time.monotonic()
+    assert until(lambda: not page.running)
+    assert how == "stopped" or time.monotonic() >= left + stay_s
 
 
 def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> None:

@@ -114,6 +114,13 @@ def test_who_is_waited_for(doing: str) -> None:
     assert any(line.startswith(doing) and "waits for bob" in line for line in drawn(made))
 
 
+def test_how_long_nothing_has_moved_and_how_long_is_left() -> None:
+    still = View(picture(began()), status(doing="waiting", unheard=("bob",), since=NOW - 30.0), now=NOW)
+    assert any("waits for bob  no update for 30 s" in line for line in drawn(still))
+    moves = View(picture(*story()), status(left_s=600.0), now=NOW)
+    assert "about 10 min left" in drawn(moves, width=120)[1]
+
+
 def test_a_member_that_says_nothing_any_more() -> None:
     text = "\n".join(drawn(View(picture(began()), status(), now=NOW + 200)))
     assert "last heard of 3 min ago: its process is gone, or hangs" in text

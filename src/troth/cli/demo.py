@@ -32,7 +32,7 @@ def demo(
 
     use_threads(1)
     folder = claim(out, {}, overwrite=True)
-    with PageOptions(page, page_host, page_port, optional=True).of(folder, new=True) as address:
+    with PageOptions(page, page_host, page_port, optional=True, stays=False).of(folder, new=True) as address:
         if address:
             offer_to_open(address)
         _play(folder, seed, steps, started)

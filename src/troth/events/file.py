@@ -2,6 +2,7 @@
 
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ EVENTS, STATUS = "events.jsonl", "status.json"
 UNDER_WAY = "events.partial.jsonl"  # of a simulation that has not ended: only then it takes the place of the last one's
 MOST_LINE = 1 << 22  # bytes of an event
 MOST_STATUS = 1 << 20
+_LAST_BYTES, _LAST_STEPS = 1 << 20, 32  # of a stream that goes on
 _T = TypeVar("_T")
 
 
@@ -69,6 +71,25 @@ def stream_in(folder: Path) -> Path:
     """The newest stream of a folder: that of the run that is under way there, or of the one that has ended."""
     partial = folder / UNDER_WAY
     return partial if partial.exists() else folder / EVENTS
+
+
+def last_steps(path: Path) -> list[Stepped]:
+    """The newest steps of a stream, as many as its last bytes hold; the newest last."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+            lines = file.read(_LAST_BYTES).splitlines()
+    except OSError:
+        return []
+    found: list[Stepped] = []
+    for line in reversed(lines):
+        with suppress(EventError):  # half a line at either end
+            event = decode_event(line)
+            if isinstance(event, Stepped):
+                found.append(event)
+        if len(found) == _LAST_STEPS:
+            break
+    return found[::-1]
 
 
 def write_status(folder: Path, status: Status) -> None:

@@ -205,6 +205,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sent_bytes: int = 0
     latency_s: float | None = None  # from asking to answer, newest measure
     timeouts: int = 0  # announcements in which this peer was waited for in vain
+    heard_last: int = 0  # announcements in which it was heard last, and waited for
+    late_s: float | None = None  # how long it was waited for in these, on average
     lost: int = 0  # times that the connection was lost
     trouble: str = ""  # why it is not connected
 
@@ -227,6 +229,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int = 0
     unheard: tuple[str, ...] = ()  # members that have not spoken in that phase
     waits_for: str = ""  # why nothing happens, in words
+    since: float | None = None  # Unix time since when the model has not moved; None while it trains
+    left_s: float | None = None  # estimated time to the end of the run; None while it does not train
     members: int = 0
     withstands: int | None = None
     quorum: int = 0

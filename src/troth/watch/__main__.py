@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--host", default=HOST)
     parser.add_argument("--port", type=int)
     parser.add_argument("--linger", type=float, default=0.0)
+    parser.add_argument("--stay", type=float, default=0.0)
     parser.add_argument("--ignored", default="")
     options = parser.parse_args()
     with suppress(OSError):
@@ -48,6 +49,8 @@ def main() -> None:
         _say(Answer(address=server.address))
         _wait_for_end_of(parent)
         time.sleep(options.linger)
+        if server.over:
+            time.sleep(options.stay)
 
 
 def _say(answer: Answer) -> None:

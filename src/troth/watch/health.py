@@ -42,6 +42,8 @@ class Health:
             *([f"batch loss {one.loss:.3f}"] if one.loss is not None else []),
             *([metrics_in_words(one.metrics)] if one.metrics else []),
             *([f"{one.seconds:.2f} s a step"] if one.seconds is not None and one.doing not in _ENDED else []),
+            *([f"about {in_time(one.left_s)} left"] if one.left_s is not None and not self.stale else []),
+            *([f"no update for {in_time(one.at - one.since)}"] if one.since is not None and not self.stale else []),
             *([_waits(one)] if not self.stale and one.doing not in _ENDED and _waits(one) else []),
             *([one.text] if one.text else []),
             self._age(),

@@ -63,15 +63,16 @@ def start_page(
     port: int | None = None,
     token: str | None = None,
     linger_s: float = 0.0,
+    stay_s: float = 0.0,
     new: bool = False,
 ) -> PageProcess:
     """Serve a folder's page. Raises `AddressError` if that address cannot be had.
 
-    The server lives `linger_s` seconds longer than the `with`, so that viewers see the end. `new`: a run is about to begin in the
-    folder, and the one that is there now is not shown."""
+    The server lives `linger_s` seconds longer than the `with`, so that viewers see the end, and another `stay_s` if its run is
+    over for good by then. `new`: a run is about to begin in the folder, and the one that is there now is not shown."""
     arguments = [sys.executable, "-P", "-m", "troth.watch", str(folder.absolute()), "--host", host]
     arguments += [] if port is None else ["--port", str(port)]
-    arguments += ["--linger", str(linger_s)]
+    arguments += ["--linger", str(linger_s), "--stay", str(stay_s)]
     arguments += ["--ignored", stream_of(folder)] if new else []
     environment = os.environ | _search_path()
     environment |= {} if token is None else {"TROTH_PAGE_TOKEN": token}

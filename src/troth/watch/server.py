@@ -83,6 +83,11 @@ class PageServer:
         token = "" if self.guard.token is None else f"?token={self.guard.token}"
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/{token}"
 
+    @property
+    def over(self) -> bool:
+        """Whether the run is, and there is nothing more to come."""
+        return self._run.how_it_ended in FOR_GOOD
+
     def __enter__(self) -> Self:
         self._run.__enter__()
         self._thread.start()

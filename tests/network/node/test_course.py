@@ -46,3 +46,22 @@ def test_a_step_of_many_attempts_is_told_within_a_bound() -> None:
     for attempt in range(500):
         course.announced(slot(0, Phase.CLIP, attempt), [ONE], [ONE])
     assert len(course.phases(0, lambda peer: NAMES[peer])) == 64
+
+
+def test_members_that_are_heard_last_are_counted_with_how_long_they_were_waited_for() -> None:
+    """Where all were late together, nobody was: this peer was only early."""
+    clock = Clock()
+    course = Course(clock)
+    for phase, late, wait in (
+        (Phase.COMMIT, {THREE}, 2.0),
+        (Phase.CLIP, {TWO, THREE}, 9.0),
+        (Phase.REVEAL, {THREE}, 4.0),
+    ):
+        course.sample(slot(4, phase), frozenset({TWO, THREE}))
+        clock.now += wait
+        course.sample(slot(4, phase), frozenset(late))
+        course.announced(slot(4, phase), NAMES, NAMES)
+    assert (course.last, course.late_s(THREE), course.late_s(TWO)) == ({THREE: 2}, 3.0, None)
+    course.sample(slot(5, Phase.COMMIT), frozenset({THREE}))
+    course.announced(slot(5, Phase.COMMIT), [ONE, TWO], NAMES)
+    assert course.last == {THREE: 2}, "one that was not heard at all is counted as silent"

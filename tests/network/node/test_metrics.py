@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from troth.events import words
-from troth.events.kinds import Ban, Stepped
+from troth.events.kinds import Ban, Status, Stepped
 from troth.extras import how_to_install
 from troth.network.node.telling.metrics import Metrics, MetricsError
 
@@ -40,24 +40,50 @@ def free_port() -> int:
         return port
 
 
-def test_prometheus_sees_the_last_step(tmp_path: Path) -> None:
+LABELS = {"run": "5f3a", "peer": "ann"}
+
+
+def served(port: int) -> dict[str, str]:
+    """Every number that Prometheus would read, without the labels that all have."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert all('peer="ann"' in name and 'run="5f3a"' in name for name in found)
+    return {
+        re.sub(r'(peer="ann"|run="5f3a"),?', "", name).replace(",}", "}").replace("{}", ""): value
+        for name, value in found.items()
+    }
+
+
+def test_prometheus_sees_the_last_step_and_the_present(tmp_path: Path) -> None:
     port = free_port()
-    metrics = Metrics(tmp_path, port=port)
+    metrics = Metrics(tmp_path, port=port, labels=LABELS)
+    assert served(port)["troth_members"] == "NaN", "0 members would look like a loss"
+    metrics.show(EVENT)  # what an earlier process told
+    metrics.present(Status(doing="meeting", at=9.0, started_at=8.0, stepped_at=7.0))
+    numbers = served(port)
+    assert (numbers["troth_step"], numbers["troth_members"], numbers["troth_bans_total"]) == ("7.0", "4.0", "0.0")
+    assert (numbers['troth_state{state="meeting"}'], numbers['troth_state{state="training"}']) == ("1.0", "0.0")
+    assert (numbers["troth_last_step_timestamp_seconds"], numbers["troth_left_seconds"]) == ("7.0", "NaN")
     for _ in range(2):
         metrics.stepped(EVENT)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    for line in (
-        "troth_step 7.0",
-        "troth_loss 1.25",
-        "troth_delta_seconds 3.25",
-        "troth_audits_total 4.0",
-        "troth_bans_total 2.0",
-        'troth_metric{name="accuracy"} 0.875',
-    ):
-        assert line in text
+    metrics.present(Status(doing="training", at=9.0, started_at=8.0, stepped_at=7.0, left_s=60.0))
+    assert (
+        served(port).items()
+        >= {
+            "troth_step": "7.0",
+            "troth_loss": "1.25",
+            "troth_delta_seconds": "3.25",
+            "troth_audits_total": "4.0",
+            "troth_bans_total": "2.0",
+            'troth_metric{name="accuracy"}': "0.875",
+            'troth_state{state="meeting"}': "0.0",
+            'troth_state{state="training"}': "1.0",
+            "troth_left_seconds": "60.0",
+        }.items()
+    )
     with pytest.raises(MetricsError, match=f"cannot serve metrics on port {port}: .*; choose another"):
-        Metrics(tmp_path, port=port)
+        Metrics(tmp_path, port=port, labels=LABELS)
     metrics.close()
 
 
@@ -65,9 +91,9 @@ def test_tensorboard_is_asked_for_by_its_name(tmp_path: Path) -> None:
     """It is an extra: without it the message says what to install."""
     if find_spec("tensorboard") is None:
         with pytest.raises(MetricsError, match=re.escape(how_to_install("metrics"))):
-            Metrics(tmp_path, tensorboard=True)
+            Metrics(tmp_path, tensorboard=True, labels=LABELS)
         return
-    metrics = Metrics(tmp_path, tensorboard=True)
+    metrics = Metrics(tmp_path, tensorboard=True, labels=LABELS)
     metrics.stepped(EVENT)
     metrics.close()
     assert list((tmp_path / "tensorboard").glob("events.*"))

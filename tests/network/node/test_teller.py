@@ -3,17 +3,22 @@
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.network.manifest.plans import KEYS, PLAN
-from troth.events.file import EVENTS, STATUS, decode_event, decode_status
+from troth.crypto import PeerId, Slot
+from troth.events.file import EVENTS, STATUS, EventFile, decode_event, decode_status
 from troth.events.kinds import Noted, Stepped
 from troth.network.node.names import Names
 from troth.network.node.options import NodeOptions
+from troth.network.node.telling.narrator import QuietWatch
+from troth.network.node.telling.progress import Progress
 from troth.network.node.telling.teller import Eyes, Teller, Traffic
 from troth.protocol.core.records import StepRecord
+from troth.protocol.wire.messages import Phase
 
 
 class Screen:
@@ -43,6 +48,56 @@ class Sights:
         return ()
 
 
+def test_a_peer_that_comes_back_knows_how_far_it_was(tmp_path: Path) -> None:
+    """Its status and its metrics do not say step 0, members 0 until the first step: that looks like lost progress."""
+    before = EventFile(tmp_path / EVENTS)
+    for step in range(811, 815):
+        moved = step < 813
+        before.add(
+            Stepped(step=step, updates=min(step, 812), of=9, members=4, moved=moved, metrics={}, at=1000.0 + 2 * step)
+        )
+    before.close()
+    made, _ = teller(tmp_path)
+    with made.life():
+        status = decode_status((tmp_path / STATUS).read_bytes())
+    assert (status.doing, status.step, status.updates, status.members) == ("meeting", 815, 812, 4)
+    assert status.since == 1000.0 + 2 * 812, "the model has not moved since then"
+    assert status.left_s is None
+    assert made.paused is None, "what the last step of another life said is not the present"
+
+
+@pytest.mark.parametrize(("unheard", "kept"), [((), 0), ((KEYS[1],), 1)])
+def test_waits_for_nobody_are_not_kept_in_the_stream(tmp_path: Path, unheard: tuple[PeerId, ...], kept: int) -> None:
+    """Every long step has some, and the page's notes held little else."""
+    place = Slot(PLAN.run.id, 7, Phase.CLIP), frozenset(unheard)
+    made, screen = teller(tmp_path, eyes=replace(Sights().eyes(), place=lambda: place, waits_for=lambda: "waits"))
+    made.watch.quiet_s = 0.05
+    with made.life(), made.watch:
+        wait_until(lambda: "waits" in screen.notes)
+    events = [decode_event(line) for line in (tmp_path / EVENTS).read_bytes().splitlines()]
+    assert sum(isinstance(event, Noted) for event in events) == kept
+
+
+def test_a_long_step_is_no_wait_where_steps_are_long() -> None:
+    watch = QuietWatch(lambda: None, lambda _: None, quiet_s=0.0)
+    assert watch.is_quiet(None)
+    assert not watch.is_quiet(usual_s=60.0)
+
+
+def test_the_time_that_is_left_follows_from_the_usual_step() -> None:
+    """Waits and pauses aside; nothing is said before there is anything to go by."""
+
+    def step(number: int, at: float, *, moved: bool = True) -> Stepped:
+        return Stepped(step=number, updates=number, of=99, members=4, at=at, moved=moved)
+
+    progress = Progress([step(0, 100.0)], 50.0)
+    assert (progress.usual_s, progress.left_s(7)) == (None, None)
+    for number, at in enumerate((102.0, 104.0, 190.0, 192.0), 1):
+        progress.stepped(step(number, at))
+    progress.stepped(step(5, 900.0, moved=False))
+    assert (progress.usual_s, progress.left_s(7), progress.moved_at) == (2.0, 14.0, 192.0)
+
+
 def wait_until(true: Callable[[], bool]) -> None:
     until = time.monotonic() + 30.0
     while not true():
@@ -50,10 +105,10 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def teller(folder: Path, sights: Sights | None = None) -> tuple[Teller, Screen]:
+def teller(folder: Path, sights: Sights | None = None, eyes: Eyes | None = None) -> tuple[Teller, Screen]:
     folder.mkdir(exist_ok=True)
     screen = Screen()
-    seen = (sights or Sights()).eyes()
+    seen = eyes or (sights or Sights()).eyes()
     return Teller(PLAN, KEYS[0], NodeOptions(folder, listen=""), screen, Names(PLAN.name_of), seen), screen
 
 

@@ -36,6 +36,9 @@ class PageOptions:
     host: str = HOST
     port: int | None = None
     optional: bool = False  # a page that cannot be served is no reason to end
+    stays: bool = (
+        True  # for a minute, once the run is over: who looks away for a moment, or loads it again, still sees the end
+    )
 
     @contextmanager
     def of(self, folder: Path, *, new: bool = False) -> Iterator[str]:
@@ -50,7 +53,9 @@ class PageOptions:
 
         try:
             with as_options(("page",), {"host": "page-host", "port": "page-port"}):
-                process = start_page(folder, host=self.host, port=self.port, linger_s=_LINGER_S, new=new)
+                # A port that was named is wanted for the next run.
+                stay_s = _STAY_S if self.stays and self.port is None else 0.0
+                process = start_page(folder, host=self.host, port=self.port, linger_s=_LINGER_S, stay_s=stay_s, new=new)
         except OperatorError as error:
             if not self.optional:
                 raise

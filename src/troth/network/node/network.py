@@ -1,6 +1,5 @@
 """A peer's network: a transport and the connections of a mesh, in a thread of their own, and the protocol's link to them."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 
 from troth.crypto import CHUNK_BYTES, Digest, Identity, PeerId
@@ -13,6 +12,7 @@ from troth.network.mesh.neighbour import Expected
 from troth.network.mesh.session import VERSION, Hello, Standing, delegation_bytes
 from troth.network.node.founding import Presence
 from troth.network.node.options import NodeOptions
+from troth.network.node.telling.course import Course
 from troth.network.node.telling.teller import Traffic
 from troth.network.transport.base import Lane, Limits, LocalPeer
 from troth.protocol.core.roster import Roster
@@ -124,8 +124,8 @@ class NodeNetwork:
         mesh = self._thread.mesh
         return Traffic(mesh.received[Lane.CONTROL], mesh.received[Lane.BULK], mesh.sent)
 
-    def links(self, name_of: Callable[[PeerId], str], silences: Counter[PeerId]) -> tuple[Link, ...]:
-        """How each connection is doing; `silences`: announcements in which a peer was waited for in vain."""
+    def links(self, name_of: Callable[[PeerId], str], course: Course) -> tuple[Link, ...]:
+        """How each connection is doing, and how often its peer was waited for."""
         troubles = self._thread.mesh.troubles
         return tuple(
             Link(
@@ -134,7 +134,9 @@ class NodeNetwork:
                 received_bytes=one.bytes[0],
                 sent_bytes=one.bytes[1],
                 latency_s=None if connection is None else connection.round_trip_s,
-                timeouts=silences[peer],
+                timeouts=course.silences[peer],
+                heard_last=course.last[peer],
+                late_s=course.late_s(peer),
                 lost=one.losses,
                 trouble=troubles.get(peer, ""),
             )

@@ -302,7 +302,7 @@ class Node:
     def _eyes(self) -> Eyes:
         return Eyes(
             traffic=lambda: Traffic() if self._network is None else self._network.traffic(),
-            links=lambda names, silences: () if self._network is None else self._network.links(names, silences),
+            links=lambda names, course: () if self._network is None else self._network.links(names, course),
             place=lambda: None if self._channel is None else self._channel.waits_for,
             waits_for=self.waits_for,
         )

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from troth.errors import printable
 from troth.events.kinds import Status
-from troth.watch.health import health
+from troth.watch.health import health, in_time
 from troth.watch.terminal.picture import Cell, Picture
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -68,6 +68,8 @@ class View:
         quorum = last.quorum if last is not None else began.quorum
         parts += [f"quorum {quorum}"] if quorum else []
         parts += ["under attack"] if last is not None and last.attacked else []
+        if self.status is not None and self.status.left_s is not None and self.picture.ended is None:
+            parts.append(f"about {in_time(self.status.left_s)} left")
         yield Text("  ".join(filter(None, parts)))
 
     def _curves(self, width: int, *, plain: bool) -> Iterator[Text]:
@@ -102,6 +104,8 @@ class View:
             names = list(status.unheard[:5])
             more = f" and {len(status.unheard) - len(names)} more" if len(status.unheard) > len(names) else ""
             parts.append(f"waits for {', '.join(names)}{more}")
+        if status.since is not None:
+            parts.append(f"no update for {in_time(status.at - status.since)}")
         yield Text(printable("  ".join(filter(None, parts))), style="" if status.doing == "training" else "yellow")
 
     def _traffic(self) -> list[Text]:

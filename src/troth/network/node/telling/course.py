@@ -1,6 +1,6 @@
 """The course of a step as one member sees it: when each announcement ended, and for whom it had to wait."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -19,7 +19,9 @@ class Course:
     silences: Counter[PeerId] = field(default_factory=Counter)  # announcements in which a member was not heard
     _began: float | None = None  # of this step
     _last_end: float = 0.0
-    _waited: tuple[Slot, frozenset[PeerId]] | None = None  # for these, in the latest sample
+    last: Counter[PeerId] = field(default_factory=Counter)  # announcements in which a member was heard last
+    _waited_s: defaultdict[PeerId, float] = field(default_factory=lambda: defaultdict(float))  # in these, in all
+    _waited: tuple[Slot, frozenset[PeerId], float] | None = None  # for these, in the latest sample; since when
     _phases: list[tuple[Slot, float, float, frozenset[PeerId]]] = field(default_factory=list)
 
     def begin(self) -> None:
@@ -29,18 +31,27 @@ class Course:
 
     def sample(self, slot: Slot, unheard: frozenset[PeerId]) -> None:
         """Note for whom this peer waits now; called several times a second."""
-        self._waited = (slot, unheard)
+        before = self._waited
+        self._waited = (slot, unheard, before[2] if before is not None and before[0] == slot else self.clock())
 
     def announced(self, slot: Slot, heard: Iterable[PeerId], members: Iterable[PeerId]) -> None:
         """An announcement has ended with these voices."""
-        now, waited = self.clock(), self._waited
-        self.silences.update(frozenset(members).difference(heard))
+        now, waited, spoke = self.clock(), self._waited, frozenset(heard)
+        self.silences.update(frozenset(members) - spoke)
         if self._began is None:
             self.begin()
+        last, since = waited[1:] if waited is not None and waited[0] == slot else (frozenset[PeerId](), now)
+        if len(last) < len(spoke) - 1:  # else nobody but this peer was earlier: it says nothing about the others
+            for peer in last & spoke:
+                self.last[peer] += 1
+                self._waited_s[peer] += now - since
         if len(self._phases) < _MOST:
-            last = waited[1] if waited is not None and waited[0] == slot else frozenset()
             self._phases.append((slot, self._last_end, now, last))
         self._last_end = now
+
+    def late_s(self, peer: PeerId) -> float | None:
+        """How long a member was waited for where it was heard last, on average."""
+        return self._waited_s[peer] / times if (times := self.last[peer]) else None
 
     def phases(self, step: int, name: Callable[[PeerId], str]) -> tuple[PhaseTime, ...]:
         """Those of a step that has ended."""

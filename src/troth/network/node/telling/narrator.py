@@ -2,21 +2,18 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from statistics import median
 from types import TracebackType
 from typing import Self
 
 from troth.events import words
 from troth.events.kinds import Stepped
+from troth.network.node.telling.progress import Progress
 
 _QUIET_S = 5.0  # without a step: then say for whom this peer waits
-_SOON_S, _FIRST_S = (
-    10.0,
-    120.0,
-)  # the same, for so long at most before the first step: whoever looks on thinks that it hangs
-_PACE = 20  # steps by which the time left is estimated
+_LONG = 2  # times the usual length of a step
+_SOON_S = 10.0  # after which the same is said again before the first step: else it seems to hang …
+_FIRST_S = 120.0  # … for so long at most
 _AGAIN_S = 60.0  # after which something that has not changed is said again
 
 
@@ -38,7 +35,7 @@ class Narrator:
         self._clock = clock
         self._lively_until = clock() + _FIRST_S if lively else float("-inf")
         self._metrics = ""
-        self._seconds: deque[float] = deque(maxlen=_PACE)  # that the last steps took
+        self._progress = Progress((), 0.0)
         self._last_line = float("-inf")
         self._paused_at: float | None = None  # when the pause was last told, while there is one
         self._noted: dict[str, float] = {}  # recent notes
@@ -62,14 +59,11 @@ class Narrator:
             self._lively_until = float("-inf")
             for sentence in words.sentences(event):
                 self._say(sentence)
-            if event.moved and event.seconds is not None:
-                self._seconds.append(event.seconds)
+            self._progress.stepped(event)
             self._metrics = words.metrics_in_words(event.metrics) or self._metrics
             if not event.closing and not self._pause(event) and self._is_due(event):
                 self._last_line = self._clock()
-                updates = event.of - event.updates
-                known = updates and len(self._seconds) >= _PACE // 2  # the first steps, and each pause, say little
-                left = words.time_left(updates * median(self._seconds)) if known else ""
+                left = words.time_left(self._progress.left_s(event.of - event.updates))
                 traffic = f"  {words.traffic(event)}" if self._traffic else ""
                 self._say(words.line(event, self._metrics) + left + traffic)
 
@@ -98,7 +92,7 @@ class QuietWatch:
     ) -> None:
         self._waits_for = waits_for
         self._note = note
-        self._quiet_s = quiet_s
+        self.quiet_s = quiet_s
         self._last = self._stepped = time.monotonic()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -106,10 +100,9 @@ class QuietWatch:
     def stepped(self) -> None:
         self._last = self._stepped = time.monotonic()
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether there was no step for a while."""
-        return time.monotonic() >= self._stepped + self._quiet_s
+    def is_quiet(self, usual_s: float | None) -> bool:
+        """Whether there was no step for a while, and for longer than where a step usually takes so long."""
+        return time.monotonic() >= self._stepped + max(self.quiet_s, _LONG * (usual_s or 0.0))
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -122,7 +115,7 @@ class QuietWatch:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._over.wait(self._quiet_s / 5):
-            if time.monotonic() >= self._last + self._quiet_s and (text := self._waits_for()) is not None:
+        while not self._over.wait(self.quiet_s / 5):
+            if time.monotonic() >= self._last + self.quiet_s and (text := self._waits_for()) is not None:
                 self._note(text)
                 self._last = time.monotonic()

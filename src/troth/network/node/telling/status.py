@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,13 @@ from troth.events.kinds import Doing, Status
 
 _SAMPLE_S = 0.1
 _WRITE_S = 1.0
+_NOTHING: dict[str, Any] = {
+    "waits_for": "",
+    "unheard": (),
+    "phase": "",
+    "since": None,
+    "left_s": None,
+}  # goes on at the end
 
 
 class StatusBoard:
@@ -40,7 +48,7 @@ class StatusBoard:
             self._thread.join()
         with suppress(Exception):  # how the peer ended is told whatever it looks like then
             self._last = self._look()
-        self._write(msgspec.structs.replace(self._last, doing=doing, text=text, waits_for="", unheard=(), phase=""))
+        self._write(msgspec.structs.replace(self._last, doing=doing, text=text, **_NOTHING))
 
     def _keep(self) -> None:
         due = time.monotonic() + _WRITE_S

@@ -1,7 +1,6 @@
 """Everything that a peer tells, from one stream of events: people on the screen and in the log, programs, files."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import msgspec
 from troth.crypto import PeerId, Slot
 from troth.errors import OperatorError
 from troth.events import words
-from troth.events.file import EVENTS, EventFile
+from troth.events.file import EVENTS, EventFile, last_steps
 from troth.events.from_step import event_of_outcome
 from troth.events.kinds import Doing, Ended, How, Link, Noted, Status, Stepped
 from troth.network.manifest.manifest import Manifest
@@ -25,6 +24,7 @@ from troth.network.node.telling.course import Course
 from troth.network.node.telling.log import LogFile
 from troth.network.node.telling.metrics import Metrics
 from troth.network.node.telling.narrator import Narrator, QuietWatch
+from troth.network.node.telling.progress import Progress
 from troth.network.node.telling.sink import EventSink
 from troth.network.node.telling.status import StatusBoard
 from troth.protocol.core.errors import CannotGoOnError
@@ -52,8 +52,8 @@ class Eyes:
 
     traffic: Callable[[], Traffic]
     links: Callable[
-        [Callable[[PeerId], str], Counter[PeerId]], tuple[Link, ...]
-    ]  # with names, and how often each was silent
+        [Callable[[PeerId], str], Course], tuple[Link, ...]
+    ]  # with names, and how often each was waited for
     place: Callable[[], tuple[Slot, frozenset[PeerId]] | None]  # slot that it is in, and who has not spoken in it
     waits_for: Callable[[], str | None]  # why nothing happens, in words
 
@@ -78,17 +78,24 @@ class Teller:
         self._eyes = eyes
         self._log = Narrator(LogFile(options.folder / "log.txt").write, every_s=0.0)
         self._file: EventFile | None = None
-        self._metrics = Metrics(options.folder, port=options.metrics_port, tensorboard=options.tensorboard)
-        self._last: Stepped | None = None
+        self._metrics = Metrics(
+            options.folder,
+            port=options.metrics_port,
+            tensorboard=options.tensorboard,
+            labels={"run": manifest.run.id.hex()[:16], "peer": self._me},
+        )
+        self._last: Stepped | None = None  # also one of an earlier process: how far this peer was when it stopped
+        self._progress = Progress((), time.time())
+        self._stepped = False  # whether a step has ended in this process
         self._last_metrics: dict[str, float] = {}
         self._board = StatusBoard(options.folder, self._status, self._sample)
-        self.watch = QuietWatch(eyes.waits_for, self.note)
+        self.watch = QuietWatch(eyes.waits_for, self._note_wait)
         self.course = Course(time.monotonic)
 
     @property
     def paused(self) -> str | None:
         """Why the last step did not move the model, for people."""
-        return None if self._last is None else words.pause(self._last)
+        return words.pause(self._last) if self._last is not None and self._stepped else None
 
     # The stream
 
@@ -114,6 +121,11 @@ class Teller:
 
     def _begin(self) -> None:
         folder = self._options.folder
+        if before := last_steps(folder / EVENTS):
+            self._last = before[-1]
+            self._last_metrics = next((event.metrics for event in reversed(before) if event.metrics), {})
+            self._progress = Progress(before, time.time())
+            self._metrics.show(self._last)
         try:
             self._file = EventFile(folder / EVENTS)
         except OSError as error:
@@ -134,6 +146,15 @@ class Teller:
         if self._log.note(text) and self._file is not None:
             self._file.add(Noted(text=text, at=time.time()))
         self._sink.note(text)
+
+    def _note_wait(self, text: str) -> None:
+        """Tell for whom this peer waits. Where that is nobody, as within any long step, it is nothing to keep in the stream."""
+        place = self._eyes.place()
+        if place is None or place[1]:
+            self.note(text)
+        else:
+            self._log.note(text)
+            self._sink.note(text)
 
     def log(self, text: str) -> None:
         """Into the log alone: people are told by other means."""
@@ -164,7 +185,8 @@ class Teller:
             least_delta_s=manifest.timeouts.delta,
         )
         self.course.begin()
-        self._last, self._last_metrics = event, event.metrics or self._last_metrics
+        self._last, self._last_metrics, self._stepped = event, event.metrics or self._last_metrics, True
+        self._progress.stepped(event)
         self.watch.stepped()
         if self._file is not None:
             self._file.add(event)
@@ -188,7 +210,9 @@ class Teller:
         traffic, last, manifest = self._eyes.traffic(), self._last, self._manifest
         slot, unheard = self._eyes.place() or (None, frozenset())
         known, doing = {} if last is None else _known(last), self._doing(slot)
-        return Status(
+        trains = doing == "training"
+        updates = 0 if last is None else last.updates
+        status = Status(
             doing=doing,
             at=0.0,
             started_at=0.0,
@@ -196,24 +220,28 @@ class Teller:
             name=manifest.name,
             me=self._me,
             of=manifest.steps,
-            step=0 if slot is None else slot.step,
+            step=slot.step if slot is not None else 0 if last is None else last.step + 1,
             phase="" if slot is None else Phase(slot.phase).name.lower(),
             attempt=0 if slot is None else slot.attempt,
             unheard=tuple(map(self._names, sorted(unheard))),
-            waits_for="" if doing == "training" else self._eyes.waits_for() or "",
+            waits_for="" if trains else (doing == "paused" and self.paused) or self._eyes.waits_for() or "",
+            since=None if trains else self._progress.moved_at,
+            left_s=self._progress.left_s(manifest.steps - updates) if trains else None,
             metrics=self._last_metrics,
             received_bytes=traffic.control_bytes + traffic.bulk_bytes,
             sent_bytes=traffic.sent_bytes,
-            links=self._eyes.links(self._names, self.course.silences),
+            links=self._eyes.links(self._names, self.course),
             **known,
         )
+        self._metrics.present(status)
+        return status
 
     def _doing(self, slot: Slot | None) -> Doing:
         if slot is None:
             return "meeting"
         if self.paused is not None:
             return "paused"
-        return "waiting" if self.watch.is_quiet else "training"
+        return "waiting" if self.watch.is_quiet(self._progress.usual_s) else "training"
 
 
 def _known(last: Stepped) -> dict[str, Any]:

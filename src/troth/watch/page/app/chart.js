@@ -4,7 +4,7 @@
 import { roomFor } from "./gridscale.js";
 import { upTo } from "./history.js";
 import { palette } from "./theme.js";
-import { byId, figure, isShare, listed, make, metric, say, shown, whole } from "./words.js";
+import { byId, figure, isLoss, isShare, listed, make, metric, metricName, say, shown, whole } from "./words.js";
 
 /* global uPlot */
 
@@ -56,8 +56,9 @@ export function startChart({ choose, repaint }) {
       grid: { stroke: colours.line, width: 1 }, ...more,
     });
     const percent = name !== null && isShare(name);
+    const own = name !== null && !isLoss(name); // losses share an axis: they are of one unit
     return {
-      ...size, padding: [18, name === null ? 12 : 4, 0, 0],
+      ...size, padding: [18, own ? 4 : 12, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false, setScale: false }, points: { size: 7 } },
       scales: { x: { time: false, range: () => xRange(view) }, metric: percent ? { range: [0, 1] } : {} },
@@ -65,14 +66,14 @@ export function startChart({ choose, repaint }) {
         axis({ size: 28, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000] }),
         axis({ scale: "loss", size: 52, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : figure(tick))) }),
         axis({
-          scale: "metric", side: 1, size: 52, grid: { show: false }, show: name !== null,
+          scale: "metric", side: 1, size: 52, grid: { show: false }, show: own,
           values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : percent ? Math.round(tick * 100) + "\u202f%" : figure(tick))),
         }),
       ],
       series: [
         {},
         { scale: "loss", stroke: colours.loss, width: 1.75, points: { show: false } },
-        { scale: "metric", stroke: colours.metric, width: 1.75, dash: [7, 4], spanGaps: true, points: { show: false } },
+        { scale: own ? "metric" : "loss", stroke: colours.metric, width: 1.75, dash: [7, 4], spanGaps: true, points: { show: false } },
       ],
       hooks: {
         drawClear: [(plot) => drawPauses(plot, view.history, colours)],
@@ -107,7 +108,7 @@ export function startChart({ choose, repaint }) {
       else if (drawn.bans !== upTo(history.bans, view.column)) chart.redraw(false, false); // names of bans come and go
       coverLater(chart, veil, view);
       drawn = { length: history.length, steps: history.step, over: view.over, bans: upTo(history.bans, view.column) };
-      say(byId("chart-legend").querySelector(".metric-word"), name === null ? "no metric yet" : shown(name, 30));
+      say(byId("chart-legend").querySelector(".metric-word"), name === null ? "no metric yet" : metricName(name));
       tell(name);
       box.setAttribute("role", "img");
       box.setAttribute("aria-label", chartWords(view, name));
@@ -174,13 +175,13 @@ function drawBans(plot, { history, column }, colours) {
     pen.lineTo(x, top + height);
     pen.stroke();
     if (ban.at > column) continue; // its line is veiled; its name would tell too early
-    const name = shown(history.peers[ban.row].name, 10) + " \u00d7";
+    const name = "\u00d7 " + shown(history.peers[ban.row].name, 10);
     const last = labels[labels.length - 1];
-    if (last && x - last.x < pen.measureText(name + " +00").width) Object.assign(last, { x, more: last.more + 1 });
+    if (last && x - last.x < pen.measureText(name + " and 00 more").width) Object.assign(last, { x, more: last.more + 1 });
     else labels.push({ x, name, more: 0 });
   }
   for (const { x, name, more } of labels) {
-    const text = (more ? "+" + more + " " : "") + name;
+    const text = name + (more ? " and " + more + " more" : "");
     pen.fillText(text, Math.max(left - 40 * ratio, x + 4 * ratio - pen.measureText(text).width), top - 2 * ratio);
   }
   pen.restore();
@@ -188,8 +189,8 @@ function drawBans(plot, { history, column }, colours) {
 
 function pointWords(history, at, name) {
   if (at < 0 || at >= history.length) return "";
-  let words = "Step " + whole(history.step[at]) + ": loss " + figure(history.loss[at]);
-  if (name !== null) words += ", " + shown(name, 30) + " " + metric(name, history.metricAt(name, at));
+  let words = "Step " + whole(history.step[at]) + ": batch loss " + figure(history.loss[at]);
+  if (name !== null) words += ", " + metricName(name) + " " + metric(name, history.metricAt(name, at));
   const banned = history.bans.filter((ban) => ban.at === at).map((ban) => history.peers[ban.row].name);
   if (banned.length) words += ". Banned: " + listed(banned, 3);
   if (history.pauses.some((pause) => pause.from <= at && at <= pause.to)) words += ". The model did not move";
@@ -200,9 +201,9 @@ function chartWords({ history, column }, name) {
   const bans = history.bans.filter((ban) => ban.at <= column);
   const steps = bans.slice(-8).map((ban) => shown(history.peers[ban.row].name) + " in step " + whole(history.step[ban.at]));
   return (
-    "Loss from " + figure(history.loss[0]) + " in step " + whole(history.step[0]) + " to " + figure(history.loss[column]) +
+    "Batch loss from " + figure(history.loss[0]) + " in step " + whole(history.step[0]) + " to " + figure(history.loss[column]) +
     " in step " + whole(history.step[column]) + ". " +
-    (name === null ? "" : shown(name, 30) + " " + metric(name, history.metricAt(name, column)) + ". ") +
+    (name === null ? "" : metricName(name) + " " + metric(name, history.metricAt(name, column)) + ". ") +
     (steps.length ? "Bans: " + steps.join(", ") + "." : "No bans.")
   );
 }
@@ -210,7 +211,7 @@ function chartWords({ history, column }, name) {
 function chartLegend() {
   const entry = (kind, ...words) => make("span", {}, make("span", { class: "stroke " + kind, "aria-hidden": "true" }), ...words);
   return [
-    entry("loss", "loss"),
+    entry("loss", "batch loss"),
     entry("metric", make("span", { class: "metric-word" })),
     entry("ban", "\u00d7 ban"),
     entry("pause", "the model did not move"),
@@ -219,7 +220,7 @@ function chartLegend() {
 
 function offer(pick, names, chosen) {
   if (pick.childElementCount !== names.length) {
-    pick.replaceChildren(...names.map((name) => make("option", { value: name }, shown(name, 30))));
+    pick.replaceChildren(...names.map((name) => make("option", { value: name }, metricName(name))));
   }
   if (chosen !== null) pick.value = chosen;
 }

@@ -146,6 +146,7 @@ export function startGrid({ choose, repaint }) {
       seen = view.column;
       byId("grid-legend").classList.toggle("liars", view.history.peers.some((peer) => peer.liar));
       tell();
+      if (size.width === 0) return; // not laid out yet: there is nothing to draw on
       drawGrid(canvas, {
         history: view.history, scale, cursor,
         colours: palette(),

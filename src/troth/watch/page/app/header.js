@@ -1,13 +1,16 @@
 // @ts-check
 // The head of the page: which run, how far, who, and what it withstands now. And what screen readers hear of it.
 
+import { notConnected } from "./banner.js";
 import { upTo } from "./history.js";
-import { byId, count, figure, listed, make, metric, say, shown, whole } from "./words.js";
+import { byId, count, figure, lasted, listed, make, metric, say, shown, whole } from "./words.js";
 
 const STATES = {
-  waiting: "connecting", live: "live", past: "the past", over: "over", lost: "connection lost", paused: "paused",
+  waiting: "connecting", live: "live", past: "the past", over: "over", lost: "connection lost",
+  starts: "starting", meets: "not training", waits: "waiting", paused: "paused",
 };
 const ENDS = { __proto__: null, over: "over", stopped: "stopped", out: "this peer is out", error: "failed", lost: "gone silent" };
+const AS_STATES = { __proto__: null, meeting: "meets", waiting: "waits", paused: "paused" };
 const SOURCES = { __proto__: null, member: "a member", swarm: "a swarm on one machine", simulation: "a simulation", journal: "a member's journal" };
 
 export function startHeader() {
@@ -31,11 +34,12 @@ export function startHeader() {
     update(view) {
       const { history, column } = view;
       const state = stateOf(view);
+      const how = state === "over" ? history.ended?.how || view.ending : "";
       byId("state").dataset.state = state;
-      const word = state === "over" ? (ENDS[history.ended?.how || view.ending] ?? (view.report ? "not over" : "over")) : STATES[state];
+      byId("state").dataset.how = how;
+      const word = state === "over" ? (ENDS[how] ?? (view.report ? "not over" : "over")) : STATES[state];
       say(byId("state-word"), state === "past" && view.playing ? "replay" : word);
       announce(view, state, word);
-      trouble(view);
       if (!history.began) return;
       const { began } = history;
       const name = shown(began.name || began.task || "A run", 60);
@@ -46,15 +50,18 @@ export function startHeader() {
       const first = history.peers.filter((peer) => peer.founder).length;
       put("Step", whole(history.step[column]));
       put("Updates", whole(history.updates[column]), "of " + whole(Math.max(began.of, history.updates[column])));
-      put("Members", whole(history.members[column]), "began with " + whole(first));
+      const present = view.following && !view.stale ? view.status : null;
+      const away = present ? notConnected(present, history).length : 0;
+      put("Members", whole(history.members[column]), away ? whole(away) + " not connected" : "began with " + whole(first));
       const withstands = history.withstands[column];
       put("Withstands now", withstands === null ? "nothing" : count(withstands, "liar"), withstands === null ? "promised" : "");
       put("Quorum", history.quorum[column] ? whole(history.quorum[column]) : "\u2013", history.quorum[column] ? "votes" : "");
-      put("Loss", figure(history.loss[column]));
+      put("Batch loss", figure(history.loss[column]));
       for (const metricName of [...history.metrics.keys()].filter((one) => /accuracy/i.test(one)).slice(0, 1)) {
         put("Accuracy", metric(metricName, history.metricAt(metricName, column)));
       }
       put("Bans", whole(upTo(history.bans, column)));
+      if (present || figures.has("Time left")) put("Time left", present?.left_s ? "about " + lasted(present.left_s) : "\u2013");
     },
   };
 
@@ -73,12 +80,13 @@ export function startHeader() {
 }
 
 /** `past` where an earlier step is looked at, whatever the run does meanwhile. */
-function stateOf({ history, connection, following, column, status }) {
+function stateOf({ history, connection, following, column, status, stale }) {
   if (connection === "lost") return "lost";
   if (!history.began) return "waiting";
   if (!following && column < history.length - 1) return "past";
   if (history.ended || connection === "ended") return "over";
-  return status && status.doing === "paused" ? "paused" : "live";
+  if (!history.length) return "starts";
+  return (status && !stale && AS_STATES[status.doing]) || "live";
 }
 
 function runWords(began) {
@@ -90,17 +98,4 @@ function runWords(began) {
   }
   if (began.run) words.push("run " + shown(began.run, 12));
   return words.join(" \u00b7 ");
-}
-
-function trouble({ history, connection, ending, report }) {
-  const words = [];
-  if (connection === "lost") words.push("The connection to the server is lost. The page tries again by itself; what it shows is the last it heard.");
-  if (ending === "lost") words.push("Whoever told this is silent: its process is gone, or hangs. If it goes on, so does the page.");
-  if (history.unkept) words.push("The run is longer than a page can hold: " + count(history.unkept, "step") + " are not shown.");
-  if (history.skipped) words.push(count(history.skipped, "event") + " could not be read, and " + (history.skipped === 1 ? "was" : "were") + " skipped.");
-  if (history.ended?.how === "error" && history.ended.text) words.push("The run failed: " + shown(history.ended.text, 300));
-  if (report && typeof DecompressionStream === "undefined") words.push("This browser is too old to unpack the report.");
-  const box = byId("trouble");
-  box.hidden = words.length === 0;
-  say(box, words.join(" "));
 }

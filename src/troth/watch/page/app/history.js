@@ -66,7 +66,7 @@ export class History {
     }
     if (event.event === "began") this.#begin(event);
     else if (event.event === "step") this.#stepped(event);
-    else if (event.event === "note") this.#line(event.text, event.at);
+    else if (event.event === "note") this.#note(event);
     else this.ended = event;
     return true;
   }
@@ -88,6 +88,17 @@ export class History {
     const values = this.metrics.get(name);
     for (let at = column; values && at >= 0; at--) if (values[at] !== null) return values[at];
     return null;
+  }
+
+  isMember(name) {
+    const row = this.rows.get(name);
+    return row !== undefined && this.standing[row] === MEMBER;
+  }
+
+  /** Whether the newest step is the one that closes the run, and nothing happened in it. */
+  get closesQuietly() {
+    const { latest } = this;
+    return latest !== null && latest.closing && !latest.trials.length && !latest.banned.length;
   }
 
   #begin(event) {
@@ -125,7 +136,7 @@ export class History {
     this.#changeRoster(at, event);
     if (!event.moved) this.#pause(at);
     if (event.restarted) this.restarts.push(at);
-    for (const sentence of event.news) this.#line(sentence, event.at, at);
+    for (const sentence of this.#news(at, event)) this.#line(sentence, event.at, at);
     this.latest = event;
   }
 
@@ -221,6 +232,24 @@ export class History {
     this.changes.push({ at, row, standing });
   }
 
+  /** What a step changed, as sentences; the same as the terminal's. */
+  #news(at, event) {
+    const pause = this.pauses[this.pauses.length - 1];
+    const says = (names, words) => names.map((name) => name + words);
+    return [
+      ...(event.restarted ? ["The run goes on, after too many had stopped"] : []),
+      ...event.banned.map((ban) => ban.peer + " is banned: " + ban.reason),
+      ...says(event.left, " is absent, and no longer a member"),
+      ...says(event.expelled, " is expelled: its connection failed too often"),
+      ...event.link_disputes.map(([one, other]) => one + " and " + other + " do not hear each other, as one of them says: one of them should open its port to the other"),
+      ...says(event.joined, " joined, after its probation"),
+      ...says(event.returned, " is back"),
+      ...(pause?.from === at && !event.closing ? ["The model does not move, with " + event.members + " members"] : []),
+      ...(pause?.to === at - 1 && event.moved ? ["The model moves again"] : []),
+      ...event.news,
+    ];
+  }
+
   #pause(at) {
     const last = this.pauses[this.pauses.length - 1];
     if (last && last.to === at - 1) last.to = at;
@@ -256,8 +285,16 @@ export class History {
     return row;
   }
 
-  #line(text, time, at = this.length - 1) {
-    this.#bounded(this.lines, { at, text, time }, MOST_LINES);
+  /** A wait that is told again with another time takes the place of the one before. */
+  #note({ text, at }) {
+    const last = this.lines[this.lines.length - 1];
+    const frame = text.replace(/[0-9]+/g, "0");
+    if (last?.frame === frame && last.at === this.length - 1) this.lines.pop();
+    this.#line(text, at, this.length - 1, frame);
+  }
+
+  #line(text, time, at, frame = "") {
+    this.#bounded(this.lines, { at, text, time, frame }, MOST_LINES);
   }
 
   #bounded(kept, one, most = MOST_STORIES) {

@@ -1,6 +1,7 @@
 // @ts-check
 // The page: events come in, all views show the run as of one moment, at most once a frame.
 
+import { startBanner } from "./banner.js";
 import { startChart } from "./chart.js";
 import { startGrid } from "./grid.js";
 import { startHeader } from "./header.js";
@@ -42,7 +43,7 @@ function startPage() {
     moment.choose(column);
   };
   const views = [
-    startHeader(), startChart({ choose, repaint }), startGrid({ choose, repaint }), startTrials({ choose }),
+    startHeader(), startBanner(), startChart({ choose, repaint }), startGrid({ choose, repaint }), startTrials({ choose }),
     startNetwork(), startHealth(), startNotes(), startPlayer(moment, nextTheme),
   ];
   const ring = startRing({ pick });

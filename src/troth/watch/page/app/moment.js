@@ -22,7 +22,8 @@ export class Moment {
 
   get column() {
     const last = this.history.length - 1;
-    return this.follows ? last : Math.min(this.chosen, last);
+    if (!this.follows) return Math.min(this.chosen, last);
+    return last > 0 && this.history.closesQuietly ? last - 1 : last; // the closing step would show empty views
   }
 
   /** The step's number, as the address has it. */
@@ -64,7 +65,7 @@ export class Moment {
 
   play() {
     if (this.history.length < 2) return;
-    if (this.column >= this.history.length - 1) this.choose(0);
+    if (this.follows || this.column >= this.history.length - 1) this.choose(0);
     this.follows = false;
     this.chosen = this.column;
     this.playing = true;

@@ -5,7 +5,7 @@ import { byId, bytes, clock, count, make, nameOf, say, seconds, shown, whole } f
 
 const MOST_NOTES = 200;
 const MOST_LINKS = 400;
-const LINK_HEADS = [["Peer"], ["Link", "wide-words"], ["In", "number"], ["Out", "number"], ["Latency", "number"], ["Timeouts", "number"], ["Lost", "number"]];
+const LINK_HEADS = [["Peer"], ["Link", "wide-words"], ["In", "number"], ["Out", "number"], ["Latency", "number"], ["Heard last", "number"], ["Late by", "number"], ["Timeouts", "number"], ["Lost", "number"]];
 const DOINGS = { __proto__: null, meeting: "meets the others", training: "trains", waiting: "waits", paused: "pauses", over: "is done", stopped: "has stopped", out: "is out", error: "failed" };
 
 export function startNetwork() {
@@ -47,7 +47,7 @@ function linkRow(peer, body) {
 function fillLink(cells, link) {
   cells[0].parentElement.classList.toggle("trouble-row", !link.connected);
   const words = [link.connected ? "connected" : "not connected: " + (shown(link.trouble, 120) || "no reason is known")];
-  words.push(bytes(link.received_bytes), bytes(link.sent_bytes), seconds(link.latency_s), whole(link.timeouts), whole(link.lost));
+  words.push(bytes(link.received_bytes), bytes(link.sent_bytes), seconds(link.latency_s), whole(link.heard_last), seconds(link.late_s), whole(link.timeouts), whole(link.lost));
   words.forEach((text, at) => say(cells[at + 1], text));
 }
 
@@ -90,7 +90,6 @@ function healthPairs(status, history) {
     ["Memory", bytes(status.memory_bytes)],
     ["Since", clock(status.started_at) || "\u2013"],
   ];
-  if (status.waits_for) pairs.push(["Waits for", shown(status.waits_for, 200)]);
   return pairs;
 }
 

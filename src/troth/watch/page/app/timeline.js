@@ -28,7 +28,6 @@ export function startTimeline() {
       const words = ["Now in step " + whole(status.step)];
       if (status.phase) words.push(shown(status.phase, 30) + (status.attempt ? ", attempt " + (status.attempt + 1) : ""));
       if (status.unheard.length) words.push("not heard yet: " + listed(status.unheard, 8));
-      if (status.waits_for) words.push("waits for " + shown(status.waits_for, 200));
       say(now, words.join(" \u00b7 ") + ".");
     },
   };

@@ -36,6 +36,15 @@ export function metric(name, value) {
   return figure(value);
 }
 
+/** A metric's name; its loss is not that of a peer's last batch, which is a curve of its own. */
+export function metricName(name) {
+  return name === "loss" ? "test loss" : shown(name, 30);
+}
+
+export function isLoss(name) {
+  return /loss/i.test(name);
+}
+
 export function isShare(name) {
   return /accuracy|share|rate/i.test(name);
 }
@@ -46,6 +55,11 @@ export function seconds(value) {
   if (value < 99.5) return value.toFixed(value < 9.95 ? 2 : 1) + "\u202fs";
   const minutes = Math.round(value / 60);
   return minutes < 120 ? minutes + "\u202fmin" : (value / 3600).toFixed(1) + "\u202fh";
+}
+
+/** A time that goes on, or is estimated: as much of it as is worth reading. */
+export function lasted(value) {
+  return value < 119.5 ? Math.round(value) + "\u202fs" : seconds(value);
 }
 
 export function bytes(value) {
