@@ -209,7 +209,7 @@ def _live(node: "Node", place: Path, screen: "_Screen") -> None:
         node.note(str(why))
         raise typer.Exit(1) from why
     except RemovedError as why:
-        node.note(f"{why}: see {place}/journal for what the others say")
+        node.note(f"{why}. It may not come back into this run; {place}/log.txt names the connections that were missing")
         raise typer.Exit(1) from why
     except Exception as error:
         kind = "" if isinstance(error, OperatorError) else f"{type(error).__name__}: "
