@@ -155,6 +155,11 @@ def test_a_run_that_stands_still_does_not_look_well(serve: Serve, window: Open) 
         assert "Not connected: cid; to come back, the same command as before is enough." in banner(page)
         assert "(4 min)" in banner(page)
         assert page.page.evaluate("document.documentElement.scrollWidth") == 400
+    run.tell(msgspec.structs.replace(still, doing="waiting", unheard=("bob",)))
+    page.wait("document.getElementById('state-word').textContent === 'waiting'")
+    run.add(stepped(2, at=now + 1.0))
+    page.wait("document.getElementById('state-word').textContent === 'live'")
+    assert not page.page.locator("#trouble").is_visible(), "the step that was waited for has ended"
     run.add(Ended(how="stopped", at=now))
     page.wait("document.getElementById('state-word').textContent === 'stopped'")
     assert "start it again with the same command as before" in banner(page)
@@ -167,6 +172,19 @@ def test_a_run_that_diverged_says_so_above_everything(serve: Serve, window: Open
     page.wait("!document.getElementById('trouble').hidden")
     assert banner(page).split("\n")[0] == "Ended before its last step"
     assert "Diverged at step 0: the model is ruined." in banner(page)
+
+
+def test_losses_that_are_no_numbers_are_not_called_live(serve: Serve, window: Open) -> None:
+    """A member's run has nobody who says that it diverged: its steps go on. One that observes has no loss either."""
+    run = serve(began(), stepped(0), stepped(1, loss=None, observed=True), *(stepped(n, loss=None) for n in (2, 3, 4)))
+    page = window()
+    page.open(run.url, steps=5)
+    page.wait("document.getElementById('state-word').textContent === 'live'")
+    run.add(stepped(5), *(stepped(n, loss=None) for n in (6, 7, 8)))
+    page.wait("document.getElementById('state-word').textContent === 'diverged'")
+    assert "No batch loss has been a number since step 6" in banner(page)
+    run.add(stepped(9))
+    page.wait("document.getElementById('state-word').textContent === 'live'")
 
 
 def test_who_went_and_came_back_is_noted(serve: Serve, window: Open) -> None:

@@ -33,14 +33,15 @@ export function startBanner() {
 }
 
 /** Why nothing goes on, and what to do; null while the run trains, or is over as it should be. */
-function standstill({ history, connection, ending, status, stale }, lost) {
+function standstill(view, lost) {
+  const { history, connection, ending, status } = view;
   if (connection === "lost") {
     const again = "If the command that served it has ended, troth watch FOLDER shows the run again.";
     return { how: "lost", title: "Connection lost", since: lost, words: ["The page tries again by itself; what it shows is the last it heard.", again] };
   }
   const how = history.ended?.how || ending;
   if (how) return afterTheEnd(history, how);
-  return status && !stale ? (PRESENT[status.doing]?.(status, history) ?? null) : null;
+  return PRESENT[doingNow(view)]?.(status, history) ?? diverged(history);
 }
 
 function afterTheEnd(history, how) {
@@ -53,7 +54,7 @@ function afterTheEnd(history, how) {
     out: ["This peer is out of the run", text],
     error: [member ? "This peer failed" : "The run failed", text, member ? AGAIN : ""],
   }[how];
-  return told ? { how, title: told[0], since: at, words: told.slice(1) } : null;
+  return told ? { how, title: told[0], at, words: told.slice(1) } : null;
 }
 
 const PRESENT = {
@@ -77,6 +78,19 @@ const PRESENT = {
   }),
 };
 
+/** What the member does at this moment; empty where nobody says. A step that ended after the status was written ended its wait. */
+export function doingNow({ history, status, stale }) {
+  if (!status || stale) return "";
+  return status.doing !== "paused" && history.latest?.at > status.at ? "training" : status.doing;
+}
+
+/** What its events show without a word of anybody. */
+function diverged({ divergedAt, step, at }) {
+  if (divergedAt === null) return null;
+  const words = `No batch loss has been a number since step ${step[divergedAt]}: gradients are not finite, and the model is probably ruined. A lower rate may help, in a run from an earlier model: troth new --from.`;
+  return { how: "diverged", title: "Diverged", since: at[divergedAt], words: [words] };
+}
+
 /** Members that are not connected, but for those that were named already. */
 function unreached(status, history) {
   const names = notConnected(status, history).filter((name) => !status.waits_for.includes(name) && !status.unheard.includes(name));
@@ -89,7 +103,8 @@ export function notConnected(status, history) {
   return status.links.filter((link) => !link.connected && history.isMember(link.peer)).map((link) => link.peer);
 }
 
-function sinceWords({ since, until }) {
+function sinceWords({ since, until, at: ended }) {
+  if (clock(ended)) return "at " + clock(ended);
   const at = clock(since);
   if (!at) return "";
   return "since " + at + (until > since ? " (" + lasted(until - since) + ")" : "");

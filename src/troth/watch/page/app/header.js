@@ -1,13 +1,13 @@
 // @ts-check
 // The head of the page: which run, how far, who, and what it withstands now. And what screen readers hear of it.
 
-import { notConnected } from "./banner.js";
+import { doingNow, notConnected } from "./banner.js";
 import { upTo } from "./history.js";
 import { byId, count, figure, lasted, listed, make, metric, say, shown, whole } from "./words.js";
 
 const STATES = {
   waiting: "connecting", live: "live", past: "the past", over: "over", lost: "connection lost",
-  starts: "starting", meets: "not training", waits: "waiting", paused: "paused",
+  starts: "starting", diverged: "diverged", meets: "not training", waits: "waiting", paused: "paused",
 };
 const ENDS = { __proto__: null, over: "over", stopped: "stopped", out: "this peer is out", error: "failed", lost: "gone silent" };
 const AS_STATES = { __proto__: null, meeting: "meets", waiting: "waits", paused: "paused" };
@@ -80,13 +80,14 @@ export function startHeader() {
 }
 
 /** `past` where an earlier step is looked at, whatever the run does meanwhile. */
-function stateOf({ history, connection, following, column, status, stale }) {
+function stateOf(view) {
+  const { history, connection, following, column } = view;
   if (connection === "lost") return "lost";
   if (!history.began) return "waiting";
   if (!following && column < history.length - 1) return "past";
   if (history.ended || connection === "ended") return "over";
   if (!history.length) return "starts";
-  return (status && !stale && AS_STATES[status.doing]) || "live";
+  return AS_STATES[doingNow(view)] || (history.divergedAt === null ? "live" : "diverged");
 }
 
 function runWords(began) {

@@ -9,6 +9,7 @@ const MOST_STEPS = 500000;
 const MOST_CELLS = 1 << 26; // bytes, before the views from further away
 const MOST_STORIES = 3000;
 const MOST_LINES = 1000;
+const MOST_NUMBERLESS = 3; // steps in a row whose loss is no number, until the run is called diverged
 
 // What a peer is between steps
 const STRANGER = 0;
@@ -46,6 +47,7 @@ export class History {
     this.at = [];
     this.metrics = new Map(); // by name: a value or null for each step
     this.rows = new Map(); // by name
+    this.numberless = null; // { from, steps }: column since which no loss is a number, after some were
     this.standing = []; // by row: STRANGER, MEMBER, AWAY or OUT
     this.changes = []; // { at, row, standing }, to take steps back
     this.latest = null; // the newest step as it was read
@@ -134,10 +136,24 @@ export class History {
     this.#audited(event);
     this.#judge(at, event);
     this.#changeRoster(at, event);
+    this.#loseNumbers(at, event);
     if (!event.moved) this.#pause(at);
     if (event.restarted) this.restarts.push(at);
     for (const sentence of this.#news(at, event)) this.#line(sentence, event.at, at);
     this.latest = event;
+  }
+
+  /** Losses that are not finite come as null; so do those of one that only observes, and of steps without any. */
+  #loseNumbers(at, event) {
+    const without = event.loss === null && event.moved && !event.observed;
+    if (!without) this.numberless = event.loss === null ? this.numberless : null;
+    else if (this.numberless) this.numberless.steps++;
+    else if (this.loss[at - 1] !== null && at > 0) this.numberless = { from: at, steps: 1 };
+  }
+
+  /** Column since which no loss is a number, for long enough to call the run diverged; null while it learns. */
+  get divergedAt() {
+    return this.numberless && this.numberless.steps >= MOST_NUMBERLESS ? this.numberless.from : null;
   }
 
   #measure(at, metrics) {
@@ -267,6 +283,7 @@ export class History {
       this[kept] = this[kept].filter((one) => one.at < at);
     }
     this.pauses = this.pauses.filter((pause) => pause.from < at).map((pause) => ({ ...pause, to: Math.min(pause.to, at - 1) }));
+    this.numberless = null;
     this.restarts = this.restarts.filter((restart) => restart < at);
     this.cells.cut(at);
     this.standing = this.peers.map((peer) => (peer.founder ? MEMBER : STRANGER));
