@@ -81,6 +81,17 @@ def test_a_missing_extra_is_told_before_the_task_is_loaded(
     assert done.err.splitlines()[-1] == f"troth: --metrics-port needs prometheus-client: {how_to_install('metrics')}"
 
 
+def test_a_long_beginning_gives_signs_of_life(troth: Troth, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("troth.cli.progress._PATIENCE_S", 0.0)
+    monkeypatch.setattr("troth.cli.progress._AGAIN_S", 0.001)
+    Path("folder").mkdir()
+    Path("folder/run").write_text("00" * 32 + "\n")
+    Path("folder/model.json").touch()
+    said = troth("join", str(manifest), "--identity", "me.key", "--folder", "folder").err
+    assert "loading PyTorch … 0 s\n" in said
+    assert "preparing the task, its data, the first model and a gradient of it … 0 s\n" in said
+
+
 def test_fields_become_options_at_the_beginning_of_an_error_only() -> None:
     with pytest.raises(SwarmError, match=r"^--metrics-port: peers") as rephrased, as_options({"metrics_port", "peers"}):
         raise SwarmError("metrics_port: peers")

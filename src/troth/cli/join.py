@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from troth.cli.fields import Trust, agree
+from troth.cli.progress import telling
 from troth.cli.watch.page import HOST, Page, PageHost, PageOptions, PagePort
 from troth.errors import OperatorError, printable
 
@@ -121,17 +122,18 @@ def join(
     143 by SIGTERM: everything is saved then, and a second signal waits for that.
     """
     typer.echo("Starting …", err=True)
-    import torch
+    with telling("loading PyTorch"):
+        import torch
 
-    from troth.api.keys import load_identity, record_key_path
-    from troth.cli.fields import as_options
-    from troth.network.manifest.manifest import Manifest
-    from troth.network.node.node import Node
-    from troth.network.node.options import NodeOptions, default_folder
-    from troth.network.node.telling.metrics import check_extra
-    from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
-    from troth.protocol.recovery.invitation import Invitation
-    from troth.training.weights import how_to_load
+        from troth.api.keys import load_identity, record_key_path
+        from troth.cli.fields import as_options
+        from troth.network.manifest.manifest import Manifest
+        from troth.network.node.node import Node
+        from troth.network.node.options import NodeOptions, default_folder
+        from troth.network.node.telling.metrics import check_extra
+        from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
+        from troth.protocol.recovery.invitation import Invitation
+        from troth.training.weights import how_to_load
 
     if threads:
         torch.set_num_threads(threads)
@@ -171,7 +173,8 @@ def join(
         say_now("checking this machine: task, data, hardware, disk and port, against the manifest")
     drawn = not quiet and not verbose and is_drawable()
     screen = _Screen(every_s=float("inf") if quiet or drawn else 0.0 if verbose else 2.0)
-    with _naming_folder(), as_options({"metrics_port", "tensorboard"}):
+    preparing = telling("preparing the task, its data, the first model and a gradient of it")
+    with preparing, _naming_folder(), as_options({"metrics_port", "tensorboard"}):
         node = Node(run, me, options, screen)
     node.note(f"run {run.run.id.hex()[:16]} “{run.name}”, as {run.name_of(me.peer)}; everything goes to {place}")
     if run.continues is not None:
@@ -206,7 +209,7 @@ def _live(node: "Node", place: Path, screen: "_Screen") -> None:
         node.note(str(why))
         raise typer.Exit(1) from why
     except RemovedError as why:
-        node.note(f"{why}: see {place}/journal for what the others say")
+        node.note(f"{why}. It may not come back into this run; {place}/log.txt names the connections that were missing")
         raise typer.Exit(1) from why
     except Exception as error:
         kind = "" if isinstance(error, OperatorError) else f"{type(error).__name__}: "
@@ -301,7 +304,7 @@ class _Screen:
     def __init__(self, every_s: float) -> None:
         from troth.network.node.telling.narrator import Narrator
 
-        self._narrator = Narrator(self.say, every_s=every_s, traffic=True)
+        self._narrator = Narrator(self.say, every_s=every_s, traffic=True, lively=every_s < float("inf"))
         self._console: Console | None = None  # above whose picture lines are printed
 
     def say(self, text: str) -> None:

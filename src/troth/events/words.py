@@ -85,11 +85,13 @@ def line(event: Stepped, metrics: str) -> str:
     )
 
 
-def time_left(seconds: float) -> str:
+def time_left(seconds: float | None) -> str:
     """Estimated time to the end of the run, to go on a line with."""
+    if not seconds:
+        return ""
     if seconds < 90:
-        return f"  {seconds:.0f} s left"
-    return f"  {seconds / 60:.0f} min left" if seconds < 5400 else f"  {seconds / 3600:.1f} h left"
+        return f"  about {seconds:.0f} s left"
+    return f"  about {seconds / 60:.0f} min left" if seconds < 5400 else f"  about {seconds / 3600:.1f} h left"
 
 
 def traffic(event: Stepped) -> str:

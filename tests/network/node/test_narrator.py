@@ -57,15 +57,34 @@ def test_a_pause_is_told_at_once_and_then_every_minute_and_its_end_once() -> Non
     assert said[3:] == ["step 6: the model moves again", words.line(QUIET, ""), words.line(QUIET, "")]
 
 
+def test_before_the_first_step_there_is_a_sign_of_life_every_ten_seconds() -> None:
+    """For two minutes: a peer may wait for its friends for days."""
+    clock, said = Clock(), list[str]()
+    narrator = Narrator(said.append, lively=True, clock=clock)
+    for second in range(0, 301, 5):
+        clock.now = float(second)
+        narrator.note("waits for bob")
+    assert len(said) == 12 + 3
+    early = Narrator(said.append, lively=True, clock=clock)
+    early.stepped(QUIET)
+    said.clear()
+    for second in range(301, 360, 5):
+        clock.now = float(second)
+        early.note("waits for bob")
+    assert said == ["waits for bob"]
+
+
 def test_the_time_left_is_told_once_the_pace_is_known() -> None:
     said = list[str]()
     narrator = Narrator(said.append, every_s=0.0)
     for step in range(12):
-        narrator.stepped(replace(QUIET, step=step, updates=step + 1, of=1012, seconds=60.0 if step == 3 else 0.5))
-    assert "left" not in said[8]
-    assert said[11].endswith("0.50 s a step  Δ 3.2 s  8 min left")
-    assert words.time_left(41.0) == "  41 s left"
-    assert words.time_left(7200.0) == "  2.0 h left"
+        late = 60.0 if step > 3 else 0.0
+        narrator.stepped(replace(QUIET, step=step, updates=step + 1, of=1012, at=1e9 + 0.5 * step + late))
+    assert "left" not in said[0]
+    assert said[11].endswith("0.50 s a step  Δ 3.2 s  about 8 min left")
+    assert words.time_left(41.0) == "  about 41 s left"
+    assert words.time_left(7200.0) == "  about 2.0 h left"
+    assert words.time_left(None) == words.time_left(0.0) == ""
 
 
 def test_two_members_that_do_not_hear_each_other_are_named_to_all() -> None:

@@ -2,18 +2,18 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from statistics import median
 from types import TracebackType
 from typing import Self
 
 from troth.events import words
 from troth.events.kinds import Stepped
+from troth.network.node.telling.progress import Progress
 
 _QUIET_S = 5.0  # without a step: then say for whom this peer waits
-_PACE = 20  # steps by which the time left is estimated
 _LONG = 2  # times the usual length of a step
+_SOON_S = 10.0  # after which the same is said again before the first step: else it seems to hang …
+_FIRST_S = 120.0  # … for so long at most
 _AGAIN_S = 60.0  # after which something that has not changed is said again
 
 
@@ -26,24 +26,27 @@ class Narrator:
         *,
         every_s: float = 2.0,  # between two lines about the state of the run; 0: one for each step
         traffic: bool = False,
+        lively: bool = False,  # what has not changed is said again soon, before the first step
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._say = say
         self._every_s = every_s
         self._traffic = traffic
         self._clock = clock
+        self._lively_until = clock() + _FIRST_S if lively else float("-inf")
         self._metrics = ""
-        self._seconds: deque[float] = deque(maxlen=_PACE)  # that the last steps took
+        self._progress = Progress((), 0.0)
         self._last_line = float("-inf")
         self._paused_at: float | None = None  # when the pause was last told, while there is one
         self._noted: dict[str, float] = {}  # recent notes
         self._lock = threading.RLock()
 
     def note(self, text: str) -> bool:
-        """A line at once; one that was just said, again after a minute. Whether it was said."""
+        """A line at once; one that was just said, again after a minute, or sooner at first. Whether it was said."""
         with self._lock:
             now = self._clock()
-            self._noted = {old: when for old, when in self._noted.items() if now < when + _AGAIN_S}
+            again_s = _SOON_S if now < self._lively_until else _AGAIN_S
+            self._noted = {old: when for old, when in self._noted.items() if now < when + again_s}
             if text in self._noted:
                 return False
             self._noted[text] = now
@@ -53,16 +56,14 @@ class Narrator:
     def stepped(self, event: Stepped) -> None:
         """The news of a step, and a line about it if it is time for one."""
         with self._lock:
+            self._lively_until = float("-inf")
             for sentence in words.sentences(event):
                 self._say(sentence)
-            if event.moved and event.seconds is not None:
-                self._seconds.append(event.seconds)
+            self._progress.stepped(event)
             self._metrics = words.metrics_in_words(event.metrics) or self._metrics
             if not event.closing and not self._pause(event) and self._is_due(event):
                 self._last_line = self._clock()
-                updates = event.of - event.updates
-                known = updates and len(self._seconds) >= _PACE // 2  # the first steps, and each pause, say little
-                left = words.time_left(updates * median(self._seconds)) if known else ""
+                left = words.time_left(self._progress.left_s(event.of - event.updates))
                 traffic = f"  {words.traffic(event)}" if self._traffic else ""
                 self._say(words.line(event, self._metrics) + left + traffic)
 
