@@ -14,12 +14,13 @@ import msgspec
 
 from troth.events import kinds
 from troth.evidence import RunSummary
-from troth.files import write_bytes, write_text
-from troth.network.manifest.consent import agreed_here, code_to_run
+from troth.files import write_text
+from troth.network.manifest.consent import agreed_here
 from troth.network.manifest.manifest import Manifest
 from troth.processes import started_safely
 from troth.protocol.core.records import decode_record
 from troth.swarm.child import Ended, Note, Stepped, Trace, live
+from troth.swarm.companions import copy_companions
 from troth.swarm.plan import SwarmPlan, folder_of
 from troth.swarm.stream import SwarmStream
 from troth.version import __version__
@@ -71,12 +72,7 @@ class Swarm:
     def __enter__(self) -> Self:
         self.out.mkdir(parents=True, exist_ok=True)
         write_text(self.out / "run.toml", self.manifest.to_toml())
-        code = code_to_run(self.manifest)
-        if code is not None and code.pinned is not None:  # beside the manifest, as everybody needs it who checks a ban
-            for file, content in zip(code.files, code.pinned.contents, strict=True):
-                copy = self.out / file.name
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                write_bytes(copy, content)
+        copy_companions(self.manifest, self.out)
         self._stream = SwarmStream(self.plan, self.manifest, self.out)
         try:
             for number in range(self.plan.peers):
@@ -248,7 +244,7 @@ class Swarm:
             "tolerant_audits": 0,
             "trials": sum(len(event.banned) for event in events),
             "attempts": sum(event.attempts for event in events),
-            "beyond_guarantee": False,
+            "beyond_guarantee": self.plan.byzantine > self.manifest.parameters.byzantine,
             "final_record": records[max(records)].hex() if records else None,
         }
 
