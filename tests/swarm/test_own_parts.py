@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from troth.cli.swarm import _beyond
 from troth.cli.templates import attack as attack_template
 from troth.cli.templates import task as task_template
 from troth.crypto import Digest, Identity
@@ -113,3 +114,14 @@ def test_whoever_checks_a_swarm_finds_the_tasks_data_beside_its_manifest(
     task = there.make_task()
     assert [Path(file) for file in task.data_files()] == [out / "data/lines.txt"]
     assert mismatches(there, task, there.problem(task)) == []
+
+
+def test_more_liars_than_the_manifest_withstands_are_warned_about() -> None:
+    plan = SwarmPlan(peers=7, byzantine=2)
+    keys = [Identity.generate().peer for _ in range(4)]
+    base = build_manifest("quadratic:dimension=40", [Founder(f"p{k}", key, "") for k, key in enumerate(keys)]).manifest
+    run = rehearsal(plan, base=base)
+    assert str(_beyond(plan, run)).startswith(
+        "2 liars, and the manifest withstands 1 (protocol.byzantine): nothing is promised"
+    )
+    assert _beyond(dataclasses.replace(plan, byzantine=1), run) is None

@@ -220,7 +220,12 @@ class Swarm:
     def _details(self, by_step: dict[int, kinds.Stepped]) -> dict[str, Any]:
         events, trained = list(by_step.values()), set(by_step)
         numbers = {f"peer{number}": number for number in range(self.plan.peers)}
-        banned = {ban.peer: (step, ban.reason) for step, event in reversed(by_step.items()) for ban in event.banned}
+        banned = {
+            ban.peer: (step, ban.reason)
+            for step, event in reversed(by_step.items())
+            for ban in event.banned
+            if ban.peer in numbers  # and no stranger, who came in from another terminal
+        }
         steps, coalition = max(1, len(events)), self.plan.coalition()
         stopped = [f"peer{n}: {self.seen.ended[n].how}" for n in self.honest if n in self.seen.ended]
         records = self.seen.records.get(self.witness, {})
