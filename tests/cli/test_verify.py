@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.cli.test_lists import TASK
 from troth.cli import main
 from troth.crypto import Identity, PeerId, Slot, blob_digest, derive
 from troth.evidence.bans import sign_off
@@ -267,6 +269,36 @@ def test_one_file_that_can_be_read_makes_it_a_matter_of_proof(
     assert capsys.readouterr().out.endswith("2 files: 1 proved; 1 cannot be read\n")
     assert call("verify", str(tmp_path), *known(run)) == 2
     assert "no ordinary file" in capsys.readouterr().out
+
+
+def test_evidence_is_explained_in_words(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A paragraph each; voters and members are named, and a file that proves nothing is not explained."""
+    file = min((run / "evidence").glob("ban-*.json"))
+    assert call("verify", str(file), *known(run), "--explain") == 0
+    proof, lines = verify_ban(file.read_text()), capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["Claimed:", "Who", "Voted", "Can", "Says"]
+    assert all(line.startswith("    ") for line in lines[1:])
+    assert "committed to a gradient in step" in lines[1]
+    assert all(proof.name(member) in lines[2] for member in proof.roster.members)
+    assert all(proof.name(voter) in lines[3] for voter in proof.voters)
+    assert len(proof.voters) == proof.roster.quorum
+    assert f"from the state before that step ({proof.state.hex()[:8] if proof.state else ''}…)" in lines[4]
+    assert call("verify", str(file), "--explain") == 1
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_the_hint_of_a_simulation_recomputes_a_task_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(TASK.replace("nn.Linear(1, 1)", "nn.Sequential(nn.Linear(1, 5), nn.Linear(5, 1))"))
+    arguments = ["--task", "mine.py", "--peers", "5", "--byzantine", "1", "--attack-start", "1", "--steps", "25"]
+    assert call("simulate", *arguments, "--tau", "1", "--out", "out") == 0
+    hint = re.search(r"check one with: troth (verify FILE .*)\)\n", capsys.readouterr().out)
+    assert hint is not None
+    file = min(Path("out/evidence").glob("ban-*.json"))
+    assert call(*hint[1].replace("FILE", str(file)).split()) == 0
+    assert "Recomputed here: the ban is right" in capsys.readouterr().out
 
 
 def test_a_long_check_says_once_where_it_is(

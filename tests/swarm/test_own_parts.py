@@ -1,13 +1,22 @@
 """A user's own task and attack in real processes: each of them finds the files, wherever it runs."""
 
 import dataclasses
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from troth.cli.swarm import _beyond
 from troth.cli.templates import attack as attack_template
 from troth.cli.templates import task as task_template
+from troth.crypto import Digest, Identity
+from troth.network.manifest.builder import build_manifest
+from troth.network.manifest.fit import mismatches
+from troth.network.manifest.founder import Founder
+from troth.network.manifest.initial_state import initial_state_file
+from troth.network.manifest.manifest import Manifest
+from troth.swarm.companions import copy_companions
 from troth.swarm.plan import SwarmError, SwarmPlan, rehearsal
 from troth.swarm.run import Swarm
 
@@ -53,3 +62,66 @@ def test_a_plan_stays_the_same_when_it_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_bytes(Path(str(attack_template.__file__)).read_bytes())
     plan = SwarmPlan(peers=4, byzantine=1, attacks=(str(tmp_path / "mine.py"),))
     assert dataclasses.replace(plan) == plan
+
+
+TASK_WITH_DATA = """
+from pathlib import Path
+import torch
+from torch import nn
+from troth.training import Task
+
+DATA = Path(__file__).parent / "data" / "lines.txt"
+
+class Lines(Task):
+    def __init__(self):
+        self.slope = float(DATA.read_text())
+
+    def data_files(self):
+        return [DATA]
+
+    def model(self):
+        return nn.Linear(1, 1)
+
+    def batch(self, draw):
+        x = torch.from_numpy(draw.uniform(8)).float()[:, None]
+        return {"x": x, "y": self.slope * x}
+
+    def loss(self, model, batch):
+        return nn.functional.mse_loss(model(batch["x"]), batch["y"])
+"""
+
+
+def test_whoever_checks_a_swarm_finds_the_tasks_data_beside_its_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the state that it began from; though the rehearsed manifest's folder is gone. A second swarm replaces the copies."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    old, out = tmp_path / "old", tmp_path / "out"
+    (old / "data").mkdir(parents=True)
+    (old / "lines.py").write_text(TASK_WITH_DATA)
+    (old / "data/lines.txt").write_text("3\n")
+    built = build_manifest("lines.py", [Founder("a", Identity.generate().peer, "")], folder=old)
+    digest = Digest(bytes(32))
+    initial_state_file(old, digest).write_text("a state")
+    manifest = dataclasses.replace(built.manifest, initial_state=digest)
+    for _ in range(2):
+        copy_companions(manifest, out)
+    copy_companions(dataclasses.replace(manifest, folder=out), out)
+    shutil.rmtree(old)
+    (out / "run.toml").write_text(manifest.to_toml())
+    there = Manifest.load(out / "run.toml")
+    assert initial_state_file(out, digest).read_text() == "a state"
+    task = there.make_task()
+    assert [Path(file) for file in task.data_files()] == [out / "data/lines.txt"]
+    assert mismatches(there, task, there.problem(task)) == []
+
+
+def test_more_liars_than_the_manifest_withstands_are_warned_about() -> None:
+    plan = SwarmPlan(peers=7, byzantine=2)
+    keys = [Identity.generate().peer for _ in range(4)]
+    base = build_manifest("quadratic:dimension=40", [Founder(f"p{k}", key, "") for k, key in enumerate(keys)]).manifest
+    run = rehearsal(plan, base=base)
+    assert str(_beyond(plan, run)).startswith(
+        "2 liars, and the manifest withstands 1 (protocol.byzantine): nothing is promised"
+    )
+    assert _beyond(dataclasses.replace(plan, byzantine=1), run) is None

@@ -13,6 +13,7 @@ import msgspec
 
 from troth.api.agreed_task import AgreedTask
 from troth.api.evidence_files import VerifyError, expand, read_text
+from troth.api.explain import explain_ban, explain_model
 from troth.crypto import Digest, PeerId
 from troth.errors import printable
 from troth.evidence import model_file
@@ -53,6 +54,9 @@ class Verdict:
     sentence: str = ""  # the claim that is proved; empty if none is
     reason: str = ""  # what the claim rests on, or why it is not proved or rests on votes, and what to do
     details: Mapping[str, Any] = field(default_factory=dict)  # kind, run, step, keys: for programs
+    explanation: tuple[
+        str, ...
+    ] = ()  # what the file holds, in words; nothing of a file that proves nothing of a known run
 
     @property
     def proved(self) -> bool:
@@ -81,6 +85,7 @@ class Verdict:
             "proved": self.proved,
             "sentence": self.sentence,
             "reason": self.reason,
+            "explanation": list(self.explanation),
             **self.details,
         }
 
@@ -203,9 +208,10 @@ class _Checker:
         if self._known.id is None:
             return _unknown(path, proof.run, details)
         if proof.exhibit is None and not proof.rests_on_votes:
-            return Verdict(path, Result.PROVED, proof.sentence(), proof.rests_on(), details)
+            return Verdict(path, Result.PROVED, proof.sentence(), proof.rests_on(), details, explain_ban(proof))
         result, reason = self._repeat(path, proof)
-        return Verdict(path, result, "" if result is Result.NOT_PROVED else proof.sentence(), reason, details)
+        sentence = "" if result is Result.NOT_PROVED else proof.sentence()
+        return Verdict(path, result, sentence, reason, details, explain_ban(proof))
 
     def _repeat(self, path: Path, proof: Proof) -> tuple[Result, str]:
         """Recompute what can be recomputed. Without that the ban rests on votes: a lying quorum can ban whom it likes."""
@@ -244,9 +250,9 @@ class _Checker:
             return _unknown(path, proof.run, details)
         reason = self._wrong_weights(path, proof)
         if reason:
-            return Verdict(path, Result.NOT_PROVED, reason=reason, details=details)
+            return Verdict(path, Result.NOT_PROVED, "", reason, details, explain_model(proof))
         sentence = f"{proof.sentence()}, and {_weights(path).name} holds its weights."
-        return Verdict(path, Result.PROVED, sentence, proof.rests_on(), details)
+        return Verdict(path, Result.PROVED, sentence, proof.rests_on(), details, explain_model(proof))
 
     def _wrong_weights(self, path: Path, proof: ModelProof) -> str:
         """Why the weights beside the file are not shown to be the signed ones; empty if they are."""

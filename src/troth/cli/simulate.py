@@ -343,6 +343,8 @@ def _server_rows(summary: "RunSummary") -> list[tuple[str, str]]:
 
 
 def _protocol_rows(summary: "RunSummary", folder: Path) -> list[tuple[str, str]]:
+    from troth.specs import file_of
+
     details, liars = summary.details, len(summary.byzantine)
     banned = [ban["peer"] for ban in details["banned"]]
     caught = len(set(banned) & set(summary.byzantine))
@@ -364,7 +366,8 @@ def _protocol_rows(summary: "RunSummary", folder: Path) -> list[tuple[str, str]]
         why = "a single peer trusts itself" if summary.peers == 1 else f"{summary.peers} peers can spare no validator"
         rows.append(("guarantee", f"none against lies: {why} (from 4 peers on one of them may lie)"))
     if banned:
-        check = f"troth verify FILE --run {folder / 'evidence' / 'run'}"
+        own = f" --task {task}" if file_of(task := str(summary.config["task"])) is not None else ""
+        check = f"troth verify FILE --run {folder / 'evidence' / 'run'}{own}"
         rows.append(("evidence", f"{folder / 'evidence'} (check one with: {check})"))
     return rows
 

@@ -66,6 +66,9 @@ def swarm(
 
     Every peer is a process of its own with its own folder: log.txt, journal, checkpoints, evidence, model. The same seed without
     accidents gives the same records as 'troth simulate' would (tests hold the two together).
+
+    It starts no strangers. If the manifest's door is open (troth new --probation), come in as one from another terminal while
+    the swarm trains: troth join runs/swarm/run.toml --identity NEW.key. For strangers that lie: troth simulate --strangers.
     """
     started = time.monotonic()
     typer.echo("Starting …", err=True)
@@ -87,6 +90,8 @@ def swarm(
     if base is not None:
         agree(base, trust)
     run = rehearsal(plan, task, base=base, steps=steps, optimizer=optimizer, rate=rate, tau=tau, delta_s=delta)
+    if (warning := _beyond(plan, run)) is not None:
+        typer.echo(f"warning: {warning}", err=True)
     if base is None and (code := code_to_run(run)) is not None:
         remember(code)  # its user named the file here; 'troth verify' and 'troth audit' of this swarm will run it again
     show = PageOptions(page, page_host, page_port)
@@ -102,6 +107,17 @@ def swarm(
     details = summary.details
     if not details["agreement"] or details["stalled"] or details["diverged_at"] is not None:
         raise typer.Exit(1)
+
+
+def _beyond(plan: "SwarmPlan", run: "Manifest") -> str | None:
+    """What to expect of more liars than the manifest withstands."""
+    most = run.parameters.byzantine
+    if plan.byzantine <= most:
+        return None
+    return (
+        f"{plan.byzantine} liars, and the manifest withstands {most} (protocol.byzantine): nothing is promised, honest peers "
+        "may be banned, and the run may stop or contradict itself"
+    )
 
 
 def play(
@@ -157,6 +173,8 @@ def _print(processes: "Swarm", summary: "RunSummary", folder: Path, seconds: flo
         typer.echo(f"diverged   at step {details['diverged_at']}: the model is ruined")
     typer.echo(f"banned     {len(banned & set(liars))} of {len(liars)} liars, {details['honest_banned']} honest")
     typer.echo(f"agreement  {same}")
+    if (beyond := _beyond(processes.plan, processes.manifest)) is not None:
+        typer.echo(f"guarantee  none: {beyond}")
     if details["stalled"]:
         typer.echo(f"stopped    {details['stalled']}")
     if banned:

@@ -9,6 +9,7 @@ import typer
 
 from troth.cli.fields import Trust, agree, as_options
 from troth.cli.progress import telling
+from troth.errors import printable
 
 if TYPE_CHECKING:
     from troth.api.verify import Verdict
@@ -42,6 +43,12 @@ def verify(
         typer.Option(help="The run's task, if its file is not beside run.toml; it is run, so only if you trust it."),
     ] = None,
     trust: Trust = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Below each verdict, in words: what was claimed, who voted, what can be repeated."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as a JSON list.")] = False,
 ) -> None:
     """Check evidence of bans, and models, of a run that you know, offline, and say what each file proves.
@@ -67,6 +74,8 @@ def verify(
                 now(_place(files, len(verdicts)))
                 if not as_json:
                     typer.echo(_with_options(verdict.line()))
+                if explain and not as_json:
+                    typer.echo("".join(f"    {printable(line)}\n" for line in verdict.explanation), nl=False)
     if as_json:
         typer.echo(_with_options(json.dumps([verdict.plain() for verdict in verdicts], indent=1)))
     elif len(verdicts) > 1:

@@ -53,7 +53,7 @@ class Proof:
     judgement: Judgement
     before: tuple[StepRecord, ...]  # the records of the last steps
     step: int  # the step of the ban
-    votes: int
+    voters: tuple[PeerId, ...]  # whose votes for it are in the file: as many as it takes
     roster: Roster  # at the start of that step
     exhibit: OpenedExhibit | None = None  # signed messages that it can be recomputed from; None: it rests on votes
     signers: frozenset[PeerId] = frozenset()  # under the record of the disputed step
@@ -90,6 +90,10 @@ class Proof:
         banned = self.judgement.banned
         assert banned is not None
         return banned
+
+    @property
+    def votes(self) -> int:
+        return len(self.voters)
 
     @property
     def members(self) -> int:
@@ -184,12 +188,12 @@ class _Claim:
         self._check_accusation()
         if self.judgement.kind == Kind.EQUIVOCATION:
             self._check_equivocation()
-            return Proof(self.run, self.judgement, self.before, self.record.step, 0, self.roster)
+            return Proof(self.run, self.judgement, self.before, self.record.step, (), self.roster)
         expect(not self.file.equivocation and self.file.phase == 0, "the file proves something else than it says")
-        votes, members = self._count_votes(), len(self.roster.members)
-        expect(votes >= self.roster.quorum, f"{votes} of {members} votes are no quorum")
+        voters, members = self._voters(), len(self.roster.members)
+        expect(len(voters) >= self.roster.quorum, f"{len(voters)} of {members} votes are no quorum")
         shown, signed = self._open_exhibit(), signers.get(self.judgement.step, frozenset())
-        return Proof(self.run, self.judgement, self.before, self.record.step, votes, self.roster, shown, signed)
+        return Proof(self.run, self.judgement, self.before, self.record.step, voters, self.roster, shown, signed)
 
     def _check_accusation(self) -> None:
         """Check that the accuser said it; and, of an audit, that it was drawn and that the accused had contributed."""
@@ -235,8 +239,8 @@ class _Claim:
             payloads.add(envelope.payload)
         expect(len(payloads) == 2, "the two messages are the same")
 
-    def _count_votes(self) -> int:
-        """Count the members that voted as judged. Every message listed must be such a vote, and no member may be listed twice."""
+    def _voters(self) -> tuple[PeerId, ...]:
+        """The members that voted as judged. Every message listed must be such a vote, and no member may be listed twice."""
         messages = self.file.votes
         expect(len(messages) <= len(self.roster.members), "more votes than members")
         voters = [key_of(message.sender) for message in messages]
@@ -245,7 +249,7 @@ class _Claim:
         for message in messages:
             vote = said_as(open_signed(message, self._slot(Phase.VOTE), self.tools), Vote)
             expect(convicts(vote, self.judgement), "a vote does not convict")
-        return len(messages)
+        return tuple(voters)
 
     def _open_exhibit(self) -> OpenedExhibit | None:
         if self.file.exhibit is None:

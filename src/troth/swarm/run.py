@@ -14,12 +14,13 @@ import msgspec
 
 from troth.events import kinds
 from troth.evidence import RunSummary
-from troth.files import write_bytes, write_text
-from troth.network.manifest.consent import agreed_here, code_to_run
+from troth.files import write_text
+from troth.network.manifest.consent import agreed_here
 from troth.network.manifest.manifest import Manifest
 from troth.processes import started_safely
 from troth.protocol.core.records import decode_record
 from troth.swarm.child import Ended, Note, Stepped, Trace, live
+from troth.swarm.companions import copy_companions
 from troth.swarm.plan import SwarmPlan, folder_of
 from troth.swarm.stream import SwarmStream
 from troth.training.work import MOST_NOT_FINITE
@@ -72,12 +73,7 @@ class Swarm:
     def __enter__(self) -> Self:
         self.out.mkdir(parents=True, exist_ok=True)
         write_text(self.out / "run.toml", self.manifest.to_toml())
-        code = code_to_run(self.manifest)
-        if code is not None and code.pinned is not None:  # beside the manifest, as everybody needs it who checks a ban
-            for file, content in zip(code.files, code.pinned.contents, strict=True):
-                copy = self.out / file.name
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                write_bytes(copy, content)
+        copy_companions(self.manifest, self.out)
         self._stream = SwarmStream(self.plan, self.manifest, self.out)
         try:
             for number in range(self.plan.peers):
@@ -225,7 +221,12 @@ class Swarm:
     def _details(self, by_step: dict[int, kinds.Stepped]) -> dict[str, Any]:
         events, trained = list(by_step.values()), set(by_step)
         numbers = {f"peer{number}": number for number in range(self.plan.peers)}
-        banned = {ban.peer: (step, ban.reason) for step, event in reversed(by_step.items()) for ban in event.banned}
+        banned = {
+            ban.peer: (step, ban.reason)
+            for step, event in reversed(by_step.items())
+            for ban in event.banned
+            if ban.peer in numbers  # and no stranger, who came in from another terminal
+        }
         steps, coalition = max(1, len(events)), self.plan.coalition()
         stopped = [f"peer{n}: {self.seen.ended[n].how}" for n in self.honest if n in self.seen.ended]
         records = self.seen.records.get(self.witness, {})
@@ -249,7 +250,7 @@ class Swarm:
             "tolerant_audits": 0,
             "trials": sum(len(event.banned) for event in events),
             "attempts": sum(event.attempts for event in events),
-            "beyond_guarantee": False,
+            "beyond_guarantee": self.plan.byzantine > self.manifest.parameters.byzantine,
             "final_record": records[max(records)].hex() if records else None,
         }
 
