@@ -138,6 +138,19 @@ def convert_options(options: Mapping[str, str], kinds: Mapping[str, Any], spec: 
     return values
 
 
+_WANTED = {bool: "true or false", int: "a whole number", float: "a finite number"}
+
+
+def check_number(name: str, value: Any, kind: Any) -> None:
+    """Refuse a value of another kind in place of a number; fields of other types are left to others."""
+    kind, may_be_none = _without_none(kind)
+    if kind not in _WANTED or (value is None and may_be_none):
+        return
+    right = isinstance(value, int | float if kind is float else kind) and (kind is bool or not isinstance(value, bool))
+    if not right:
+        raise SpecError(f"{name} takes {_WANTED[kind]}{' or none' if may_be_none else ''}, got {value!r}")
+
+
 def _convert(text: str, kind: Any, key: str) -> Any:
     kind, may_be_none = _without_none(kind)
     if may_be_none and text.lower() == "none":
@@ -151,7 +164,7 @@ def _convert(text: str, kind: Any, key: str) -> Any:
                 return value
     except (KeyError, ValueError):
         pass
-    wanted = {bool: "true or false", int: "a whole number", float: "a finite number"}.get(kind)
+    wanted = _WANTED.get(kind)
     if wanted is None:
         raise SpecError(
             f"option '{key}' is of type {kind}, which cannot be set here: use int, float, bool, str or Path"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from troth.aggregation import RULES, AnyRule, RuleWithMemory, Setting
 from troth.attacks import ATTACKS, AttackSchedule, GradientAttack, make_attack
@@ -19,7 +19,7 @@ from troth.plugins import name_of
 from troth.protocol.core.run import most_byzantine
 from troth.simulation.lockstep.defences import TROTH, check_rule, make_rule, specs_in
 from troth.simulation.lockstep.door.specs import Strangers, attacks_of, check_door, check_strangers, make_strangers
-from troth.specs import ALSO, build, file_of, parse_spec, pick
+from troth.specs import ALSO, build, check_number, file_of, parse_spec, pick
 from troth.training import OPTIMIZERS, SCHEDULES, TASKS, Optimizer, Schedule, Task, make_task, warmed_up
 from troth.training.fingerprint import code_digest
 from troth.training.hardware import MachineSpec, make_machines
@@ -138,12 +138,13 @@ class Scenario:
             )
 
     def _check_types(self) -> None:
-        """Objects of the right kind; attacks that have names as one string, others as a tuple."""
+        """Numbers and objects of the right kind; attacks that have names as one string, others as a tuple."""
+        for field in dataclasses.fields(self):
+            check_number(f"`{field.name}`", getattr(self, field.name), field.type)
         objects: list[tuple[str, Any, type]] = [("task", self.task, Task)]
-        for field, given, kind in objects + [("attack", attack, GradientAttack) for attack in self._attacks]:
+        for name, given, kind in objects + [("attack", attack, GradientAttack) for attack in self._attacks]:
             if not isinstance(given, str | kind):
-                made = f"; make an object of it, {given.__name__}(…)" if isinstance(given, type) else ""
-                raise ScenarioError(f"`{field}` is a name or a {kind.__name__}, got {given!r}{made}")
+                raise ScenarioError(f"`{name}` is a name or a {kind.__name__}, got {_kind_in_words(given)}")
         if not self._attacks:
             raise ScenarioError("`attack` is empty: name one, or leave it out and set `byzantine` to 0")
         if not isinstance(self.attack, str | GradientAttack):
@@ -272,6 +273,14 @@ class Scenario:
     def pads(self) -> bool:
         """Whether an audit may take a call as wide as all peers' (see `troth.training.calls.lanes.settle`)."""
         return self.device != "cpu"
+
+
+def _kind_in_words(given: object) -> str:
+    """What somebody gave in place of a task or an attack, and how to make one of it."""
+    kind = given if isinstance(given, type) else type(given)
+    if issubclass(kind, nn.Module):
+        return f"the module {kind.__name__}: troth.task(model=…, data=…, loss=…) makes a task of it"
+    return f"the class {kind.__name__}: make an object of it, {kind.__name__}(…)" if kind is given else repr(given)
 
 
 def _check_momentum(scenario: Scenario) -> None:
