@@ -69,6 +69,10 @@ def new(
     missing for somebody who only dials out. `task` is a spec, `digits` or `my_task.py`, whose file has to lie in the
     folder of `path`: everybody needs both.
     """
+    if not isinstance(task, str):
+        raise NewRunError(
+            f"`task` is a name, since all members need the same code: save {task!r} in a file beside {path}"
+        )
     return write_new(Path(path), task, founders, ManifestOptions(**options), overwrite=overwrite).manifest
 
 

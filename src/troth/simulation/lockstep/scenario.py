@@ -19,7 +19,7 @@ from troth.plugins import name_of
 from troth.protocol.core.run import most_byzantine
 from troth.simulation.lockstep.defences import TROTH, check_rule, make_rule, specs_in
 from troth.simulation.lockstep.door.specs import Strangers, attacks_of, check_door, check_strangers, make_strangers
-from troth.specs import ALSO, build, check_number, file_of, parse_spec, pick
+from troth.specs import ALSO, build, file_of, parse_spec, pick
 from troth.training import OPTIMIZERS, SCHEDULES, TASKS, Optimizer, Schedule, Task, make_task, warmed_up
 from troth.training.fingerprint import code_digest
 from troth.training.hardware import MachineSpec, make_machines
@@ -120,7 +120,9 @@ class Scenario:
                 attack.check(task, honest=self.peers - self.byzantine, colluders=self.byzantine)
             steps = task.steps if self.steps is None else self.steps
             if schedule.start >= steps:
-                raise ScenarioError(f"`attack_start` {schedule.start} is not before the end ({steps} steps)")
+                raise ScenarioError(
+                    f"`attack_start` {schedule.start} is not before the end ({steps} steps): name an earlier one"
+                )
 
     def _check_byzantine(self) -> None:
         """Fewer liars than honest contributors, unless a researcher insists."""
@@ -138,9 +140,7 @@ class Scenario:
             )
 
     def _check_types(self) -> None:
-        """Numbers and objects of the right kind; attacks that have names as one string, others as a tuple."""
-        for field in dataclasses.fields(self):
-            check_number(f"`{field.name}`", getattr(self, field.name), field.type)
+        """Objects of the right kind; attacks that have names as one string, others as a tuple."""
         objects: list[tuple[str, Any, type]] = [("task", self.task, Task)]
         for name, given, kind in objects + [("attack", attack, GradientAttack) for attack in self._attacks]:
             if not isinstance(given, str | kind):
