@@ -39,19 +39,21 @@ def pick(table: Mapping[str, T], name: str, kind: str) -> T:
 
 
 def check_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """Have a function refuse a keyword that it does not have with the nearest that it has, as the command line does."""
-    known: list[str] = []
+    """Have a function refuse a keyword that it does not have, with the nearest that it has, and a text for a number."""
+    kinds: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         packed = get_args(parameter.annotation)  # `**options: Unpack[Options]`
-        known += packed[0].__annotations__ if parameter.kind is parameter.VAR_KEYWORD else [name]
+        options = parameter.kind is parameter.VAR_KEYWORD
+        kinds |= packed[0].__annotations__ if options else {name: parameter.annotation}
 
     @functools.wraps(function)
     def checked(*arguments: P.args, **keywords: P.kwargs) -> T:
-        for name in keywords:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-                hint = f"did you mean `{near[0]}`?" if near else f"choose from {', '.join(known)}"
+        for name, value in keywords.items():
+            if name not in kinds:
+                near = difflib.get_close_matches(name, kinds, n=1, cutoff=0.6)
+                hint = f"did you mean `{near[0]}`?" if near else f"choose from {', '.join(kinds)}"
                 raise SpecError(f"{function.__name__}() has no option `{name}`: {hint}")
+            _check_number(name, value, kinds[name])
         return function(*arguments, **keywords)
 
     return checked
@@ -138,6 +140,19 @@ def convert_options(options: Mapping[str, str], kinds: Mapping[str, Any], spec: 
     return values
 
 
+_WANTED = {bool: "true or false", int: "a whole number", float: "a finite number"}
+
+
+def _check_number(name: str, value: Any, kind: Any) -> None:
+    """Refuse what is no number where one is wanted; options of other kinds are left to others."""
+    kind, may_be_none = _without_none(kind)
+    if kind not in _WANTED or (value is None and may_be_none):
+        return
+    right = isinstance(value, int | float if kind is float else kind) and (kind is bool or not isinstance(value, bool))
+    if not right:
+        raise SpecError(f"`{name}` takes {_WANTED[kind]}{' or none' if may_be_none else ''}, got {value!r}")
+
+
 def _convert(text: str, kind: Any, key: str) -> Any:
     kind, may_be_none = _without_none(kind)
     if may_be_none and text.lower() == "none":
@@ -151,7 +166,7 @@ def _convert(text: str, kind: Any, key: str) -> Any:
                 return value
     except (KeyError, ValueError):
         pass
-    wanted = {bool: "true or false", int: "a whole number", float: "a finite number"}.get(kind)
+    wanted = _WANTED.get(kind)
     if wanted is None:
         raise SpecError(
             f"option '{key}' is of type {kind}, which cannot be set here: use int, float, bool, str or Path"

@@ -26,6 +26,7 @@ from troth.network.manifest.builder import ManifestOptions, build_manifest
 from troth.plugins import in_its_folder
 from troth.swarm.plan import SwarmPlan, founders_of
 from troth.training import Problem, Task, check_pure, make_task
+from troth.training.errors import TaskError
 
 # P peers, B colluders, H honest peers, D coordinates
 
@@ -41,6 +42,8 @@ def check_task(task: str | Task) -> None:
     `TaskError` says what to change: a task that is not pure would have honest peers accuse each other.
     """
     made = make_task(task) if isinstance(task, str) else task
+    if not isinstance(made, Task):
+        raise TaskError(f"`task` is a name or a Task, got {made!r}: troth.task(model=…, data=…, loss=…) makes one")
     problem = Problem(made)
     check_pure(made, problem)
     made.model().load_state_dict(problem.state_dict(problem.initial(0)), strict=True)

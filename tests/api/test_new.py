@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import troth
 from troth.api.new import NewOptions
@@ -49,6 +50,20 @@ def test_mistakes_about_founders_name_the_way_out(founder: str, message: str) ->
     Path("run.toml").write_text("")
     with pytest.raises(troth.OperatorError, match=message):
         troth.new("other.toml", "digits", [founder])
+    assert not Path("other.toml").exists()
+
+
+def test_values_of_another_kind_are_refused_by_name() -> None:
+    founders: Any = ["alice=alice.pub"]
+    with pytest.raises(troth.OperatorError, match=r"`steps` takes a whole number or none, got 5\.5"):
+        troth.new("other.toml", "quadratic:dimension=40", founders, steps=5.5)  # type: ignore[arg-type]
+    task: Any = troth.task(
+        model=lambda: torch.nn.Linear(2, 1), data=[torch.ones(2)], loss=lambda model, x: model(x).mean()
+    )
+    with pytest.raises(
+        troth.OperatorError, match=r"`task` is a name, since all members need the same code: save .* in a file"
+    ):
+        troth.new("other.toml", task, founders)
     assert not Path("other.toml").exists()
 
 

@@ -79,14 +79,10 @@ def test_weights_come_back_in_the_users_own_module(result: troth.SimulationResul
 def test_what_is_printed_says_what_it_is(result: troth.SimulationResult) -> None:
     run = troth.simulate(Plane(), peers=4, steps=5)
     next(run)
-    assert (
-        repr(run)
-        == "<Simulation of tests.api.test_simulate.Plane:dimension=12: 1 of 5 steps made, defence troth, 4 peers>"
-    )
+    assert repr(run) == "<Simulation of Plane: defence troth, 4 peers; 1 of 5 steps made>"
     said = repr(result)
-    assert (
-        "Plane:dimension=12: 14 steps, defence troth, 7 peers, of whom 2 lie (tests.api.test_simulate.Shout); " in said
-    )
+    assert said.startswith("<SimulationResult of Plane: defence troth, 7 peers, of whom 2 lie (")
+    assert "Shout); 14 steps; " in said
     assert f"; banned: {', '.join(ban.peer for ban in result.bans)}; test loss " in said
 
 
@@ -145,6 +141,16 @@ def test_mistakes_name_the_field() -> None:
         troth.OperatorError, match=r"simulate\(\) has no option `attack_strt`: did you mean `attack_start`"
     ):
         troth.simulate("digits", attack_strt=3)  # type: ignore[call-arg]
+    for wrong, words in (
+        ({"peers": "7"}, "`peers` takes a whole number, got '7'"),
+        ({"steps": 3.0}, "`steps` takes a whole number or none, got 3.0"),
+        ({"rate": "fast"}, "`rate` takes a finite number or none, got 'fast'"),
+        ({"task": nn.Linear}, "got the module Linear: troth.task"),
+        ({"task": nn.Linear(2, 2)}, "got the module Linear: troth.task"),
+        ({"attack": Shout}, r"got the class Shout: make an object of it, Shout\(…\)"),
+    ):
+        with pytest.raises(troth.OperatorError, match=words):
+            troth.simulate(**{"task": "quadratic", **wrong})  # type: ignore[arg-type]
     for function in (troth.new, troth.join, troth.verify, troth.task):
         with pytest.raises(troth.OperatorError, match="has no option `colour`: choose from "):
             function(colour="red")  # type: ignore[call-arg]

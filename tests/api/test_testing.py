@@ -25,6 +25,8 @@ def test_a_task_that_is_no_function_of_its_seed_is_found() -> None:
     troth.testing.check_task(Plane())
     with pytest.raises(troth.TaskError):
         troth.testing.check_task(Impure())
+    with pytest.raises(troth.TaskError, match=r"`task` is a name or a Task, .*: troth.task\(model=…, data=…, loss=…\)"):
+        troth.testing.check_task(torch.nn.Linear)  # type: ignore[arg-type]
 
 
 def _in_place(vectors_PD: Tensor) -> Tensor:

@@ -78,6 +78,10 @@ def new(
     missing for somebody who only dials out. `task` is a spec, `digits` or `my_task.py`, whose file has to lie in the
     folder of `path`: everybody needs both. None, with `continues`: that run's.
     """
+    if not isinstance(task, str | None):
+        raise NewRunError(
+            f"`task` is a name, since all members need the same code: save {task!r} in a file beside {path}"
+        )
     return write_new(Path(path), task, founders, options, overwrite=overwrite).manifest
 
 

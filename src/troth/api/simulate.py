@@ -105,11 +105,8 @@ class Simulation:
         self.scenario = self._started.scenario  # with the task's suggestions filled in
 
     def __repr__(self) -> str:
-        scenario = self.scenario
-        lie = f", of whom {scenario.byzantine} lie ({scenario.attack_name})" if scenario.byzantine else ""
         return (
-            f"<Simulation of {scenario.as_dict()['task']}: {len(self._reports)} of {scenario.total_steps} steps made, "
-            f"defence {scenario.defence_name}, {scenario.peers} peers{lie}>"
+            f"<Simulation of {_title(self.scenario)}; {len(self._reports)} of {self.scenario.total_steps} steps made>"
         )
 
     def __iter__(self) -> Iterator[Step]:
@@ -123,7 +120,9 @@ class Simulation:
         for _ in self._steps:
             pass
         if self._result is None:
-            self._result = SimulationResult(self._started.finish(), self._reports, self._started.began)
+            self._result = SimulationResult(
+                self._started.finish(), self._reports, self._started.began, _title(self.scenario)
+            )
         return self._result
 
     def _made(self) -> Iterator[Step]:
@@ -135,8 +134,9 @@ class Simulation:
 class SimulationResult:
     """A simulated run that has ended."""
 
-    def __init__(self, finished: Finished, reports: Sequence[StepReport], began: Began) -> None:
+    def __init__(self, finished: Finished, reports: Sequence[StepReport], began: Began, title: str) -> None:
         self._finished = finished
+        self._title = title
         self._began = began
         self._reports = reports
         self.summary: RunSummary = finished.summary  # content of summary.json
@@ -150,15 +150,15 @@ class SimulationResult:
         self.bans: tuple[Ban, ...] = self._bans(None)
 
     def __repr__(self) -> str:
-        summary = self.summary
-        lie = f", of whom {len(self.liars)} lie ({summary.attack})" if self.liars else ""
-        banned = f"; banned: {', '.join(ban.peer for ban in self.bans)}" if self.bans else ""
-        diverged = summary.details.get("diverged_at")
-        ended = f"; diverged at step {diverged}" if diverged is not None else ""
-        return (
-            f"<SimulationResult of {summary.config['task']}: {summary.steps} steps, defence {summary.defence}, "
-            f"{summary.peers} peers{lie}{banned}{ended}; {metrics_in_words(self.metrics)}>"
-        )
+        diverged = self.summary.details.get("diverged_at")
+        parts = [
+            f"<SimulationResult of {self._title}",
+            f"{self.summary.steps} steps",
+            f"banned: {', '.join(ban.peer for ban in self.bans)}" if self.bans else "",
+            f"diverged at step {diverged}" if diverged is not None else "",
+            f"{metrics_in_words(self.metrics)}>",
+        ]
+        return "; ".join(filter(None, parts))
 
     def model(self) -> nn.Module:
         """The task's own module with the last weights, in evaluation mode."""
@@ -189,6 +189,14 @@ class SimulationResult:
         """The bans, and the files that prove them where they are written."""
         banned = self.summary.details.get("banned", ())
         return tuple(_ban(**ban, folder=folder if ban["evidence"] in self.evidence else None) for ban in banned)
+
+
+def _title(scenario: Scenario) -> str:
+    """A run in a few words, for whoever prints it."""
+    task = scenario.task
+    name = task if isinstance(task, str) else getattr(task, "name", type(task).__name__)
+    lie = f", of whom {scenario.byzantine} lie ({scenario.attack_name})" if scenario.byzantine else ""
+    return f"{name}: defence {scenario.defence_name}, {scenario.peers} peers{lie}"
 
 
 def step_of(report: StepReport, of: int) -> Step:

@@ -102,7 +102,7 @@ class TestObjects:
         ("options", "message"),
         [
             ({"task": 3}, "`task` is a name or a Task, got 3"),
-            ({"task": Waves}, r"`task` is a name or a Task, got <class .*Waves'>; make an object of it, Waves\(…\)"),
+            ({"task": Waves}, r"`task` is a name or a Task, got the class Waves: make an object of it, Waves\(…\)"),
             ({"attack": Backwards}, "`attack` is a name or a GradientAttack, got "),
             ({"attack": ["alie", 3]}, "`attack` is a name or a GradientAttack, got 3"),
             ({"attack": []}, "`attack` is empty"),

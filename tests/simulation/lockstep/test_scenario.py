@@ -42,7 +42,7 @@ from troth.training.schedules import cosine, linear
         ({"attack_probability": 1.5}, "`attack_probability` must be above 0 and at most 1, got 1.5"),
         ({"attack_stop": 50}, "`attack_stop` must be after `attack_start`, got 50 and 50"),
         ({"byzantine": 1, "attack_start": 400}, "`attack_start` 400 is not before the end \\(400 steps\\)"),
-        ({"byzantine": 1, "steps": 20}, "`attack_start` 50 is not before the end \\(20 steps\\)"),
+        ({"byzantine": 1, "steps": 20}, "`attack_start` 50 is not before the end \\(20 steps\\): name an earlier one"),
         ({"byzantine": 1, "attack": "label-flip", "task": "quadratic"}, "label-flip needs a task with labels"),
         ({"byzantine": 1, "peers": 3, "attack": "sign-flip:scale=0"}, "'sign-flip:scale=0': scale must be a positive"),
         ({"byzantine": 1, "attack": "sign-flip + alie"}, "`attack` is given 2 times, for 1 liars"),

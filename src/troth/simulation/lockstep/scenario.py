@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from troth.aggregation import RULES, AnyRule, RuleWithMemory, Setting
 from troth.attacks import ATTACKS, AttackSchedule, GradientAttack, make_attack
@@ -120,7 +120,9 @@ class Scenario:
                 attack.check(task, honest=self.peers - self.byzantine, colluders=self.byzantine)
             steps = task.steps if self.steps is None else self.steps
             if schedule.start >= steps:
-                raise ScenarioError(f"`attack_start` {schedule.start} is not before the end ({steps} steps)")
+                raise ScenarioError(
+                    f"`attack_start` {schedule.start} is not before the end ({steps} steps): name an earlier one"
+                )
 
     def _check_byzantine(self) -> None:
         """Fewer liars than honest contributors, unless a researcher insists."""
@@ -140,10 +142,9 @@ class Scenario:
     def _check_types(self) -> None:
         """Objects of the right kind; attacks that have names as one string, others as a tuple."""
         objects: list[tuple[str, Any, type]] = [("task", self.task, Task)]
-        for field, given, kind in objects + [("attack", attack, GradientAttack) for attack in self._attacks]:
+        for name, given, kind in objects + [("attack", attack, GradientAttack) for attack in self._attacks]:
             if not isinstance(given, str | kind):
-                made = f"; make an object of it, {given.__name__}(…)" if isinstance(given, type) else ""
-                raise ScenarioError(f"`{field}` is a name or a {kind.__name__}, got {given!r}{made}")
+                raise ScenarioError(f"`{name}` is a name or a {kind.__name__}, got {_kind_in_words(given)}")
         if not self._attacks:
             raise ScenarioError("`attack` is empty: name one, or leave it out and set `byzantine` to 0")
         if not isinstance(self.attack, str | GradientAttack):
@@ -272,6 +273,14 @@ class Scenario:
     def pads(self) -> bool:
         """Whether an audit may take a call as wide as all peers' (see `troth.training.calls.lanes.settle`)."""
         return self.device != "cpu"
+
+
+def _kind_in_words(given: object) -> str:
+    """What somebody gave in place of a task or an attack, and how to make one of it."""
+    kind = given if isinstance(given, type) else type(given)
+    if issubclass(kind, nn.Module):
+        return f"the module {kind.__name__}: troth.task(model=…, data=…, loss=…) makes a task of it"
+    return f"the class {kind.__name__}: make an object of it, {kind.__name__}(…)" if kind is given else repr(given)
 
 
 def _check_momentum(scenario: Scenario) -> None:
