@@ -242,3 +242,14 @@ def test_a_page_that_is_not_laid_out_yet_draws_later(serve: Serve, window: Open)
     page.open(serve(began(), stepped(0)).url, steps=1)
     page.page.evaluate("document.body.style.removeProperty('display')")
     page.wait("document.getElementById('grid-canvas').width > 0")
+
+
+def test_bans_too_close_for_their_names_share_a_label_that_says_how_many(serve: Serve, window: Open) -> None:
+    bans = (Ban(peer="bob", reason="it lied"), Ban(peer="cid", reason="it lied"))
+    page = window()
+    page.page.add_init_script(
+        "const pen = CanvasRenderingContext2D.prototype, fill = pen.fillText; globalThis.written = new Set();"
+        "pen.fillText = function (text, ...more) { written.add(text); fill.call(this, text, ...more); };"
+    )
+    page.open(serve(began(), stepped(0), stepped(1, banned=bans), stepped(2)).url, steps=3)
+    page.wait("written.has('\u00d7 bob and 1 more')")
