@@ -244,7 +244,7 @@ def test_runs_that_left_shards_aside_are_marked(tmp_path: Path) -> None:
 def test_a_number_is_shown_in_one_way_however_it_was_computed() -> None:
     shown = {number(value, 1) for value in (83.75, 100 * 0.8375, 83.75 - 1e-13, 83.75 + 1e-13)}
     assert shown == {"83.8"}
-    assert (number(-0.04, 1), number(-1.25, 1), number(1e30, 0)) == ("0.0", "−1.3", f"{1e30:.0f}")
+    assert (number(-0.04, 1), number(-1.25, 1), number(1e30, 0)) == ("0.0", "−1.2", f"{1e30:.0f}")
 
 
 def test_at_most_is_about_every_cell(tmp_path: Path) -> None:

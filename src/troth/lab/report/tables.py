@@ -5,7 +5,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import Decimal
 
 from troth.lab.report.markup import Html, element, joined
 from troth.lab.report.numbers import Spread
@@ -107,7 +107,7 @@ def number(value: float | None, digits: int | None = None) -> str:
     if digits is None:
         text = f"{value:.4g}"
     elif abs(value) < _LARGE:  # 83.75 is shown as one number, whether it was computed so or as 83.74999999999999
-        text = str(Decimal(f"{value:.12g}").quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
+        text = str(Decimal(f"{value:.12g}").quantize(Decimal(1).scaleb(-digits)))
     else:
         text = f"{value:.{digits}f}"
     return text.lstrip("-") if not re.search(r"[1-9]", text) else text.replace("-", "−")
