@@ -232,7 +232,7 @@ FOLLOWS = {  # from the scenario, or only saves time
     *("scenario", "problem", "byzantine", "attacks", "coalition", "tools", "_ahead", "expected", "honest", "numbers"),
     *("run", "colluders", "liars", "ears", "peers", "_work", "pool", "door", "exchange", "proves", "history"),
     *("_shards", "aggregator", "assumed_byzantine", "origin"),
-    *("_problem", "_tools", "_coalition", "_numbers", "_losses", "_share", "_parts"),
+    *("_problem", "_tools", "_coalition", "_numbers", "_losses", "_honest", "_share", "_parts"),
 }
 WRITTEN_APART = {"states", "board"}
 
