@@ -12,7 +12,7 @@ from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import gradient_seed
-from troth.protocol.core.roster import Roster
+from troth.protocol.core.roster import Roster, moves_with
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome
 from troth.simulation.chaos.plan import HONEST, Plan
@@ -139,4 +139,4 @@ class World:
             gone for gone in roster.away if self.numbers.get(gone.peer) not in for_good | self.plan.network.loss.keys()
         ]
         count = len(roster.members) + len(back)
-        return roster.paused and not roster.moves(count, count)
+        return roster.paused and not moves_with(roster, count, self.run.parameters.validators)
