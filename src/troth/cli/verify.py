@@ -96,7 +96,8 @@ def _summary(verdicts: "list[Verdict]") -> str:
     from troth.api.verify import Result
 
     counts = Counter(verdict.result for verdict in verdicts)
-    return f"{len(verdicts)} files: " + "; ".join(f"{counts[one]} {one.value}" for one in Result if counts[one])
+    said = {one: one.value if counts[one] == 1 else one.value.replace("rests ", "rest ") for one in Result}
+    return f"{len(verdicts)} files: " + "; ".join(f"{counts[one]} {said[one]}" for one in Result if counts[one])
 
 
 def _with_options(text: str) -> str:

@@ -83,6 +83,9 @@ def test_a_peer_that_no_restart_counts_says_so() -> None:
     )
     lost = member(waits=False)
     lost.peer.me = PeerId(bytes(32))
+    beside = waiting_for(lost, None, {KEYS[1]: Standing(True, False, 817)}, {}, None, PLAN.name_of)
+    assert beside is not None
+    assert beside.endswith("; bob is stopped there too"), "it says so by itself, where the restart does not count it"
     assert waiting_for(lost, None, {KEYS[1]: Standing(True, True, 0)}, {}, None, PLAN.name_of) == (
         "before step 817, in none: this peer is no member under this key, so it cannot restart the run; no other member has "
         "shown where it is"

@@ -81,8 +81,11 @@ def _outside(
         return f"{at}; asks {names(ahead)} for what it missed"
     if not restart.waits:
         why = "has yet to fetch the model" if member.peer.me in roster.members else "is no member under this key"
+        stopped = beside | {peer for peer, at in standings.items() if not at.begun and at.step == step}
         others = (
-            f"{names(beside)} {_are(beside)} stopped there too" if beside else "no other member has shown where it is"
+            f"{names(stopped)} {_are(stopped)} stopped there too"
+            if stopped
+            else "no other member has shown where it is"
         )
         return f"before step {step}, in none: this peer {why}, so it cannot restart the run; {others}"
     if busy := restart.busy:
