@@ -10,7 +10,7 @@ from troth.kernels.threads import spread
 
 # R rows, D coordinates, T terms of a place in the tree
 
-_STRIP = 512  # places at a time
+_STRIP = 1024  # places at a time
 _PLACES = 1 << 13  # halving ends below so many
 
 
