@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap bench-page bench-page-cost help demo test test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages paper-page fuzz audit-flips vectors clean
+.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap bench-page bench-page-cost help install demo test test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages paper-page fuzz audit-flips vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -31,6 +31,8 @@ endef
 	$(install) --editable '.[dev]'
 	$(install) --no-deps byzfl
 	@touch $@
+
+install: .venv/installed ## Troth, into .venv in this folder
 
 demo: .venv/installed ## a swarm under attack on this machine, on its page
 	@$(BIN)/troth demo

@@ -6,13 +6,11 @@ SLOW: dict[str, tuple[str, ...]] = {
         "make demo",
         "troth verify",
         "troth simulate",
-        "troth swarm",
         "for me in alice bob carol dave; do troth join",
         "troth export",
         "import troth",
     ),
     "docs/verify.md": ("troth ", "import troth"),
-    "docs/audit.md": ("troth ",),
     "docs/friends.md": (
         "troth join",
         "troth export",
@@ -30,6 +28,7 @@ SLOW: dict[str, tuple[str, ...]] = {
 }
 
 NOT_RUN: dict[str, str] = {
+    "pip install .": "it installs into the environment that it is typed in",
     "make test": "it runs these tests",
     "make check": "the first part of make test",
     "make test-seeds": "minutes, of tests that make test runs with fewer seeds",
@@ -37,7 +36,6 @@ NOT_RUN: dict[str, str] = {
     "make vectors": "it rewrites tests/golden/",
     ".venv/bin/pre-commit install": "it changes the hooks of the clone that it is typed in",
     "make test-docs": "it runs these tests",
-    ". .venv/bin/activate": "it changes the shell that it is typed in",
     "troth lab run noniid-mnist --data data --device cuda": "hours without a GPU, and MNIST is not among the tests' data",
     "troth lab run momentum-cifar10 --data data --device cuda": "hours on a GPU, and CIFAR-10 is not among the tests' data",
     "nvidia-cuda-mps-control -d": "a service of a GPU",
