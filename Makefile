@@ -97,13 +97,13 @@ promises: .venv/installed-dev ## what a thinking attacker still gets; rewrites d
 drop-outs: .venv/installed-dev ## a thousand runs in which peers vanish; rewrites docs/drop-outs.md (about a quarter of an hour)
 	$(BIN)/python -m benchmarks.drop_outs
 
-attack-pages: .venv/installed-dev ## try every attack; rewrites the figures in docs/attacks/ (half an hour on two cores)
+attack-pages: .venv/installed-dev ## try every attack; rewrites the table of docs/attacks/README.md (half an hour on two cores)
 	$(BIN)/python -m benchmarks.attack_pages
 
 attack-studies: .venv/installed-dev ## how long liars last, radius, hardware; rewrites docs/attacks/README.md (an hour on two cores)
 	$(BIN)/python -m benchmarks.attack_studies
 
-lab-pages: .venv/installed-dev ## tables of docs/attacks/, docs/defences/ and docs/results/ from results/matrix, which troth lab run matrix makes (an hour on two cores)
+lab-pages: .venv/installed-dev ## tables of docs/results/README.md from results/matrix, which troth lab run matrix makes (an hour on two cores)
 	$(BIN)/python -m benchmarks.lab_pages results/matrix
 
 paper-page: .venv/installed-dev ## tables of docs/results/paper.md, from the results that lie beside it

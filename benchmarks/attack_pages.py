@@ -1,14 +1,12 @@
-"""One page per attack with what it did when it was tried: `make attack-pages` writes docs/attacks/.
+"""What each attack did when it was tried: `make attack-pages` writes the table of docs/attacks/README.md.
 
-The prose stands in the pages and stays; below "Measured" everything is written anew from runs: 16 peers of whom 7 lie learn
-to read digits, the attack starts in step 50. What attacks do to other defences is the lab's matter: benchmarks/lab_pages.py.
-`python -m benchmarks.attack_pages backdoor unwatched` tries these alone; the index, which compares all, stays as it is.
+16 peers of whom 7 lie learn to read digits, the attack starts in step 50. What attacks do to other defences is the lab's
+matter: benchmarks/lab_pages.py.
 """
 
 import os
 import platform
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -25,7 +23,7 @@ from troth.simulation import ALSO, Scenario, simulate
 DOCS = Path(__file__).parent.parent / "docs/attacks"
 SEEDS = (0, 1, 2)
 LIARS, START = 7, 50
-OF_THE_LAB = (  # the figures on their pages are those of the lab; the index has a table of them that is not measured
+OF_THE_LAB = (  # measured by the lab alone
     "mimic",
     "min-max",
     "min-sum",
@@ -119,39 +117,35 @@ def command(name: str) -> str:
     }
     options = [f"--{names[key]} {value:g}" for key, value in variant.options.items()]
     metrics = [f"--metric {metric}" for metric in variant.metrics]
-    return " ".join(["troth simulate --byzantine", str(LIARS), *attacks, *options, *metrics])
+    return " ".join([*attacks, *options, *metrics])
 
 
-def write_page(name: str, runs: Sequence[Result], calm: Sequence[Result]) -> str:
-    """Write the page's figures; return its row in the overview."""
-    shown = ("accuracy", *VARIANTS.get(name, Variant()).metrics)
-    rows = []
-    for seed, run, without in zip(SEEDS, runs, calm, strict=True):
-        last = f"{max(run.liars_banned)} steps" if run.liars_banned else "–"
-        figures = [f" {run.metrics[metric]:.1%} | {without.metrics[metric]:.1%} |" for metric in shown]
-        rows.append(
-            f"| {seed} | {len(run.liars_banned)} of {LIARS} | {last} | {len(run.absent)} | {run.honest_banned} |"
-            + "".join(figures)
-        )
-    rewrite(
-        DOCS / f"{name}.md",
-        "## Measured",
-        f"""
-`{command(name)} --seed …`, 400 steps of digits, the attack from step {START} on.
-Written by `make attack-pages` on {machine()}.
-
-| seed | liars banned | the last of them after | absent | honest banned |{"".join(f" {name} | without attack |" for name in shown)}
-| --- | --- | --- | --- | --- |{" --- | --- |" * len(shown)}
-{chr(10).join(rows)}
-""",
-    )
+def row(name: str, runs: Sequence[Result], calm: Sequence[Result]) -> str:
+    lasts = [str(max(run.liars_banned)) if run.liars_banned else "–" for run in runs]
     difference = mean(run.accuracy for run in runs) - mean(run.accuracy for run in calm)
-    lasts = [max(run.liars_banned) for run in runs if run.liars_banned]
     return (
-        f"| [{name}]({name}.md) | {mean(len(run.liars_banned) for run in runs):.1f} | "
-        f"{f'{mean(lasts):.0f}' if lasts else '–'} | {mean(len(run.absent) for run in runs):.1f} | "
-        f"{100 * difference:+.1f} points |"
+        f"| [{name}]({name}.md) | {by_seed(len(run.liars_banned) for run in runs)} | {by_seed(lasts)} | "
+        f"{by_seed(len(run.absent) for run in runs)} | {percent(runs)} | {100 * difference:+.1f} points |"
     )
+
+
+def by_seed(values: Iterable[object]) -> str:
+    """The values of all seeds, or the one that they share."""
+    found = [str(value) for value in values]
+    return found[0] if len(set(found)) == 1 else ", ".join(found)
+
+
+def percent(runs: Iterable[Result], metric: str = "accuracy") -> str:
+    return by_seed(f"{100 * run.metrics[metric]:.1f}" for run in runs)
+
+
+def notes(name: str, runs: Sequence[Result], calm: Sequence[Result]) -> str:
+    """What an attack was tried with, beside its name, and what else was measured."""
+    shown = [
+        f" {metric}: {percent(runs, metric)} %, without attack {percent(calm, metric)} %."
+        for metric in VARIANTS[name].metrics
+    ]
+    return f"- {name}: `{command(name)}`.{''.join(shown)}"
 
 
 def machine() -> str:
@@ -166,35 +160,37 @@ def rewrite(path: Path, heading: str, text: str) -> None:
     path.write_text(before + found + text + following + rest, encoding="utf-8")
 
 
-def write_all(results: Mapping[Job, Result], names: Sequence[str] = TRIED) -> None:
-    """Write the figures of these pages; of all of them, also those of the index."""
+def write_all(results: Mapping[Job, Result]) -> None:
     assert all(run.agreement and run.honest_banned == 0 for run in results.values()), "a promise was broken"
     calm = [results[None, seed] for seed in SEEDS]
-    rows = [write_page(name, [results[name, seed] for seed in SEEDS], calm) for name in names]
-    if names != TRIED:
-        return
+    found = {name: [results[name, seed] for seed in SEEDS] for name in TRIED}
     rewrite(
         DOCS / "README.md",
         "## What each of them did",
         f"""
-Mean of seeds {", ".join(map(str, SEEDS))}; written by `make attack-pages` on {machine()}. In all runs all honest peers held the
-same model after every step, and none of them was banned. Without attack the accuracy is {mean(r.accuracy for r in calm):.1%}.
+`troth simulate --byzantine {LIARS} --attack NAME --seed …`, 400 steps of digits, the attack from step {START} on. Written by
+`make attack-pages` on {machine()}: seeds {", ".join(map(str, SEEDS))}, or one number where they agree. In
+all runs all honest peers held the same model after every step, and none of them was banned. Without attack the accuracy
+is {percent(calm)} %.
 
-| attack | liars banned, of {LIARS} | all of these after … steps | absent | accuracy against no attack |
-| --- | --- | --- | --- | --- |
-{chr(10).join(rows)}
+| attack | liars banned, of {LIARS} | the last of them after … steps | absent | accuracy, % | mean, against no attack |
+| --- | --- | --- | --- | --- | --- |
+{chr(10).join(row(name, runs, calm) for name, runs in found.items())}
+
+Not with the bare name:
+
+{chr(10).join(notes(name, found[name], calm) for name in VARIANTS)}
 """,
     )
 
 
-def main(names: Sequence[str]) -> None:
-    assert set(names) <= set(TRIED), f"there are {', '.join(TRIED)}"
-    jobs: list[Job] = [(name, seed) for name in (None, *names) for seed in SEEDS]
+def main() -> None:
+    jobs: list[Job] = [(name, seed) for name in (None, *TRIED) for seed in SEEDS]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         results = dict(zip(jobs, track(pool.map(result, jobs), total=len(jobs), description="runs"), strict=True))
-    write_all(results, names)
+    write_all(results)
     print((DOCS / "README.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
-    main(tuple(sys.argv[1:]) or TRIED)
+    main()

@@ -5,9 +5,10 @@ classes of hardware.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from multiprocessing import get_context
 from statistics import mean, stdev
 from typing import TypeVar
@@ -149,10 +150,10 @@ def follows_distances() -> str:
         pairs = [(found[task, attack, seed], found[task, None, seed]) for seed in seeds]
         return max(a / b for attacked, calm in pairs for a, b in zip(attacked, calm, strict=True))
 
-    rows = []
-    for attack in ATTACKS:
-        cells = [f"{peak(task, attack):.2f} | {step_by_step(task, attack):.2f}" for task in tasks[attack]]
-        rows.append(f"| {attack} | {' | '.join(cells)} |" + (" – | – |" if len(cells) < len(TAU) else ""))
+    ratios = {
+        attack: tuple(ratio(task, attack) for task in tasks[attack] for ratio in (peak, step_by_step))
+        for attack in ATTACKS
+    }
     calm = [tau for seed in seeds for tau in found["digits", None, seed]]
     return f"""
 `--tau-auto {TAU_AUTO}`, started near where it settles; 16 peers, 7 liars from step {START} of 200 on, seeds {" and ".join(map(str, seeds))}. "Peak" is the largest τ
@@ -161,7 +162,16 @@ of honest peers are always the same. On digits they shrink as the model learns (
 attack), so a model that was set back, or stands still since too many peers left, is compared with one that is ahead: that is
 where ratios above 2 come from. Written by `make attack-studies` on {machine()}.
 
-| attack | digits, peak | digits, step by step | quadratic, peak | quadratic, step by step |
+{radius_table(ratios)}"""
+
+
+def radius_table(ratios: Mapping[str, Sequence[float]]) -> str:
+    """Attacks with a ratio that is worth a row, and the largest ratios of all others."""
+    shown = {attack: found for attack, found in ratios.items() if found[0] >= 1.05 or max(found) >= 1.5}
+    others = [found for attack, found in ratios.items() if attack not in shown]
+    shown[f"the other {len(others)}, at most"] = [max(column) for column in zip_longest(*others, fillvalue=0.0)]
+    rows = (f"| {name} | {' | '.join(f'{ratio:.2f}' for ratio in found)} |" for name, found in shown.items())
+    return f"""| attack | digits, peak | digits, step by step | quadratic, peak | quadratic, step by step |
 | --- | --- | --- | --- | --- |
 {chr(10).join(rows)}
 """

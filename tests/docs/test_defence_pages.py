@@ -20,7 +20,7 @@ def test_a_page_says_what_readers_look_for(name: str) -> None:
     text = (PAGES / f"{name}.md").read_text(encoding="utf-8")
     assert text.startswith(f"# {name}: ")
     sections = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    assert sections == ["Formula", "Source", "Tolerance", "Variants", "What breaks it", "Measured"]
+    assert sections == ["Formula", "Source", "Tolerance", "Variants", "What breaks it"]
 
 
 def test_the_index_links_to_all() -> None:
