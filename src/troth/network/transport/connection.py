@@ -1,4 +1,5 @@
-"""One connection over a stream: reads straight into messages, and hangs up when the other side is gone or hostile.
+"""One connection over a stream: reads straight into messages, sends queued ones chunk by chunk, control first, and hangs up when
+the other side is gone or hostile.
 
 When it hangs up on the other side:
 
@@ -18,26 +19,37 @@ we wait a moment for the other side to hang up, so that messages sent before it 
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import Callable
 
 from troth.crypto.identity import PeerId
 from troth.network.transport.base import Lane, Limits, Message, Received, pieces_of
-from troth.network.transport.framing import Assembler, Kind, MalformedError, reason_of
+from troth.network.transport.framing import (
+    MESSAGE_OVERHEAD,
+    PING,
+    Assembler,
+    Kind,
+    MalformedError,
+    Outbox,
+    goodbye,
+    reason_of,
+)
 from troth.network.transport.kernel import has_ended, round_trip_s, widen
 from troth.network.transport.liveness import Liveness
-from troth.network.transport.received import ReceivedQueue
 from troth.network.transport.throttle import Throttle
-from troth.network.transport.writer import ChunkWriter
 
 CLOSE_S = 1.0  # for the last messages when a connection closes
 _ENCRYPTED_BYTES = 64 * 1024  # that wait behind a connection that does not read
+_TURN_BYTES = 512 * 1024  # written before others get their turn in the event loop
+_BUFFERED_BYTES = 256 * 1024  # encrypted ahead of the socket; a control message waits behind at most that
+_JOINED_BYTES = 8 * 1024  # up to here, a header and what follows it travel in one TLS record
 _NOBODY = PeerId(bytes(32))
 
 Vetting = Callable[[ssl.SSLObject], PeerId | str]
 
 
 class StreamConnection(asyncio.BufferedProtocol):
-    """A Connection, and the protocol that asyncio drives. Made by a ConnectionPool."""
+    """A Connection, the Sender that a throttle drives, and the protocol that asyncio drives. Made by a ConnectionPool."""
 
     def __init__(
         self,
@@ -55,6 +67,8 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.source = source  # the address that it came from, as crowds are counted
         self.known = False
         self.bytes_in = 0
+        self.bytes_out = 0
+        self.waiting_bytes = 0  # received and not taken yet, with what it costs to keep them
         self.refusal = ""  # why the other side was turned away after the handshake
         self.misbehaviour = ""  # of the other side, later
         self.why = ""  # it is closed, or about to be
@@ -66,9 +80,15 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._assembler: Assembler  # once there is a proven key: a stranger gets no buffer
-        self._received = ReceivedQueue()
+        self._received: deque[tuple[Lane, Received]] = deque()
+        self._reader: asyncio.Future[None] | None = None
         self._early = memoryview(b"")  # bytes that somebody else has read from the stream
-        self._writer = ChunkWriter(limits.most_queued_bytes, throttle)
+        self._outbox = Outbox(limits.most_queued_bytes + 2 * MESSAGE_OVERHEAD)
+        self._throttle = throttle
+        self._writable = False
+        self._turn_due = False
+        self._said_at = 0.0  # when something was last sent
+        self._farewell = b""  # the goodbye that follows the last control message
         self._liveness = Liveness(limits, self._loop.time())
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         self._down: asyncio.Future[str] = self._loop.create_future()
@@ -85,15 +105,28 @@ class StreamConnection(asyncio.BufferedProtocol):
             raise ValueError(f"a {lane.name.lower()} message has 1 to {most} bytes, not {length}")
         if self.why:
             return False
-        if not self._writer.send(lane, message):
+        if not self._outbox.put(lane, message):
             self._hang_up(f"too slow: more than {self._limits.most_queued_bytes} bytes are queued for it")
             return False
+        if not self._turn_due:
+            self._write()
         return True
 
     async def receive(self) -> tuple[Lane, Received] | None:
-        heard = await self._received.take()
-        low = self._received.bytes <= self._most_received // 2
-        if heard is not None and self.reading_paused and low and not self._assembler.halted:
+        while not self._received:
+            if self.why:
+                return None
+            if self._reader is not None:
+                raise RuntimeError("receive() has another caller")
+            self._reader = self._loop.create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        heard = self._received.popleft()
+        self.waiting_bytes -= len(heard[1]) + MESSAGE_OVERHEAD
+        low = self.waiting_bytes <= self._most_received // 2
+        if self.reading_paused and low and not self._assembler.halted:
             self._resume_reading()
         return heard
 
@@ -114,17 +147,15 @@ class StreamConnection(asyncio.BufferedProtocol):
         if self.why:
             return
         self._finish(why or "closed")
-        self._received.clear()
+        self._drop_received()
         self._read_on()  # to see the other side hang up
         self._deadline = self._loop.call_later(CLOSE_S, self._abort)
-        self._writer.finish(why)
+        self._outbox.drop(Lane.BULK)
+        self._farewell = goodbye(why)
+        self._write()
 
     async def closed(self) -> str:
         return await asyncio.shield(self._down)
-
-    @property
-    def bytes_out(self) -> int:
-        return self._writer.bytes_out
 
     @property
     def round_trip_s(self) -> float | None:
@@ -132,12 +163,7 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     @property
     def queued_bytes(self) -> int:
-        return self._writer.queued_bytes
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Received, and not taken yet."""
-        return self._received.bytes
+        return self._outbox.waiting_bytes
 
     # For the transport
 
@@ -166,7 +192,9 @@ class StreamConnection(asyncio.BufferedProtocol):
         if self._abandoned:
             self._abort()
             return
-        self._writer.start(transport)
+        transport.set_write_buffer_limits(high=_BUFFERED_BYTES)
+        self._said_at = self._loop.time()
+        self._writable = True
         self._liveness = Liveness(self._limits, self._loop.time())
         verdict = self._vet(transport.get_extra_info("ssl_object"))
         if isinstance(verdict, str):
@@ -177,7 +205,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.peer = verdict
         self._tick()
         if not self.dialled:
-            self._writer.greet()
+            self._emit(PING)  # tells the dialler that it was admitted: TLS 1.3 alone would not
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._assembler.buffer()
@@ -201,13 +229,15 @@ class StreamConnection(asyncio.BufferedProtocol):
                 self._abort()
                 return
             elif not self.why:  # else we have hung up, and read on only to see the other side do so
-                self._received.put(Lane(kind), body)
+                self._received.append((Lane(kind), body))
+                self.waiting_bytes += len(body) + MESSAGE_OVERHEAD
+                self._wake_reader()
         if self._liveness.too_many_pings:
             self._misbehaved("sent pings without end")
             return
         if not self._greeted.done():
             self._greeted.set_result(None)
-        full = self._assembler.halted or self._received.bytes >= self._most_received
+        full = self._assembler.halted or self.waiting_bytes >= self._most_received
         if full and not self.reading_paused and self._transport is not None:
             self.reading_paused = True
             self._transport.pause_reading()
@@ -217,10 +247,11 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._abort()
 
     def pause_writing(self) -> None:
-        self._writer.pause()
+        self._writable = False
 
     def resume_writing(self) -> None:
-        self._writer.resume()
+        self._writable = True
+        self._write()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._finish(f"the connection broke: {exc}" if exc else "the connection broke")
@@ -228,10 +259,62 @@ class StreamConnection(asyncio.BufferedProtocol):
         for timer in (self._ticker, self._deadline):
             if timer is not None:
                 timer.cancel()
-        self._writer.stop()
+        self._writable = False
+        if self._throttle is not None:
+            self._throttle.forget(self)
+        self._outbox.drop(Lane.CONTROL)
+        self._outbox.drop(Lane.BULK)
         if not self._down.done():
             self._down.set_result(self.why)
         self._lost(self)
+
+    # Sending
+
+    def next_lane(self) -> Lane | None:
+        return self._outbox.next_lane() if self._writable else None
+
+    def send_chunk(self) -> int:
+        chunk = self._outbox.next_chunk()
+        if chunk is None:
+            return 0
+        header, pieces = chunk
+        while pieces and len(header) + len(pieces[0]) <= _JOINED_BYTES:
+            header += pieces.pop(0)
+        self._emit(header, *pieces)
+        self._say_farewell()
+        return len(header) + sum(map(len, pieces))
+
+    def _next_turn(self) -> None:
+        self._turn_due = False
+        self._write()
+
+    def _write(self) -> None:
+        self._say_farewell()
+        if self._throttle is not None:
+            self._throttle.ask(self)
+            return
+        written = 0
+        while written < _TURN_BYTES and self.next_lane() is not None:
+            written += self.send_chunk()
+        if self.next_lane() is not None and not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._next_turn)
+
+    def _say_farewell(self) -> None:
+        """Say goodbye, if it is due and the last control message has left."""
+        if self._farewell and self._outbox.next_lane() is None and self._writable:
+            farewell, self._farewell = self._farewell, b""
+            self._emit(farewell)
+
+    def _emit(self, *parts: bytes | memoryview) -> None:
+        if self._transport is None:
+            return
+        self._said_at = self._loop.time()
+        self.bytes_out += sum(map(len, parts))
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
 
     # Keeping up, and ending
 
@@ -241,8 +324,10 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._liveness.tick(now)
         if self.why:
             return
-        if self._writer.writable and now - self._writer.said_at >= self._limits.ping_s / 2:
-            self._writer.ping()
+        if self._writable and now - self._said_at >= self._limits.ping_s / 2:
+            self._emit(PING)  # at once: it counts against the cap, and does not wait for it
+            if self._throttle is not None:
+                self._throttle.spend(len(PING))
         if self.reading_paused:
             if not self.known and has_ended(self._socket):
                 self.eof_received()  # a stranger's messages end with its connection
@@ -276,7 +361,7 @@ class StreamConnection(asyncio.BufferedProtocol):
             self._misbehaved(f"sent {error}")
             return
         self._hear(arrived)
-        if self.reading_paused and self._received.bytes < self._most_received:
+        if self.reading_paused and self.waiting_bytes < self._most_received:
             self._resume_reading()
 
     def _resume_reading(self) -> None:
@@ -301,7 +386,8 @@ class StreamConnection(asyncio.BufferedProtocol):
     def _hang_up(self, why: str) -> None:
         """At once: nothing is owed to a peer that is gone, too slow or hostile. It may still read why, if it listens."""
         self._finish(why)
-        self._writer.say_goodbye_now(why)
+        if self._writable:
+            self._emit(goodbye(why))
         self._abort()
 
     def _finish(self, why: str) -> None:
@@ -311,9 +397,17 @@ class StreamConnection(asyncio.BufferedProtocol):
         if not self._greeted.done():
             self._greeted.set_result(None)
         if not self.known:
-            self._received.clear()
+            self._drop_received()
             self._early = memoryview(b"")
-        self._received.end()
+        self._wake_reader()
+
+    def _drop_received(self) -> None:
+        self._received.clear()
+        self.waiting_bytes = 0
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
     def _abort(self) -> None:
         if self._transport is not None:
