@@ -53,7 +53,7 @@ class Variant:
 
 VARIANTS = {
     "silent-validation": Variant("sign-flip" + " + silent-validation" * 6),  # else there would be nothing to keep quiet
-    "nudge": Variant("nudge:size=0.03", {"hardware": 3, "deviation": 0.01}),
+    "nudge": Variant("nudge:size=0.03", {"machines": "cpu:peers=8,float64=true", "deviation": 0.01}),
     "inflate": Variant(options={"tau_auto": 0.25}),
     "covered-once": Variant(options={"attack_stop": START + 1}),  # once
     "backdoor": Variant(metrics=("backdoor",)),  # the accuracy shows nothing of it
@@ -111,11 +111,11 @@ def command(name: str) -> str:
     attacks = [f"--attack {spec}" for spec in (variant.attack or name).split(ALSO)]
     names = {
         "tau_auto": "tau-auto",
-        "hardware": "hardware",
+        "machines": "machines",
         "deviation": "hardware-deviation",
         "attack_stop": "attack-stop",
     }
-    options = [f"--{names[key]} {value:g}" for key, value in variant.options.items()]
+    options = [f"--{names[key]} {value}" for key, value in variant.options.items()]
     metrics = [f"--metric {metric}" for metric in variant.metrics]
     return " ".join([*attacks, *options, *metrics])
 

@@ -1,11 +1,10 @@
 """What one run does not show: `make attack-studies` writes the studies in docs/attacks/README.md.
 
-How long liars last under different behaviour, what attacks do to a radius that follows the distances, and what hides between
-classes of hardware.
+How long liars last under different behaviour, and what attacks do to a radius that follows the distances.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -20,15 +19,13 @@ from benchmarks.attack_pages import DOCS, LIARS, START, machine, rewrite
 from benchmarks.ban_law import law
 from troth.attacks import ATTACKS, AttackError
 from troth.protocol.core.records import decode_record
-from troth.simulation import ProtocolSimulation, Scenario, simulate
+from troth.simulation import ProtocolSimulation, Scenario
 
 J = TypeVar("J")
 R = TypeVar("R")
 
 RUNS = 100
 TAU, TAU_AUTO = {"digits": 0.2, "quadratic:dimension=100": 0.05}, 0.5
-MIXED = {"digits:activation=tanh": 3.1e-5, "digits": 0.01}  # h: what the doctor recommends; the most that it would
-HIDDEN, CAUGHT = 3.0, 50.0  # how far nudges go, in units of h: just under what is accused of, and ten times that
 
 
 def in_parallel(work: Callable[[J], R], jobs: Sequence[J], what: str) -> list[R]:
@@ -177,80 +174,10 @@ def radius_table(ratios: Mapping[str, Sequence[float]]) -> str:
 """
 
 
-# Other hardware
-
-
-@dataclass(frozen=True)
-class Mixed:
-    accuracy: float
-    banned: list[int]  # steps after the attack began
-    honest_banned: int
-    audits: int
-    tolerant: int
-
-
-def mixed(job: tuple[str, float | None, int, int]) -> Mixed:
-    """One run of three classes; seven nudge their gradients by so many h, or nobody does."""
-    torch.set_num_threads(1)
-    task, size, validators, seed = job
-    scenario = Scenario(
-        task=task,
-        byzantine=0 if size is None else LIARS,
-        attack="sign-flip" if size is None else f"nudge:size={size * MIXED[task]:g}",
-        attack_start=START,
-        hardware=3,
-        deviation=MIXED[task],
-        validators=validators,
-        evaluate_every=1000,
-        seed=seed,
-    )
-    summary = simulate(scenario).summary
-    return Mixed(
-        summary.metrics["accuracy"],
-        [ban["step"] - START for ban in summary.details["banned"]],
-        summary.details["honest_banned"],
-        summary.details["audits"],
-        summary.details["tolerant_audits"],
-    )
-
-
-def other_hardware() -> str:
-    intro = f"""
-Three simulated classes of hardware, 16 peers, seeds 0 to 4. `troth doctor` finds that perceptrons with tanh agree to h = {MIXED["digits:activation=tanh"]:g},
-while those with ReLU have rare jumps that no h covers; the second run takes the largest h that it would recommend all the same, to
-see what can hide in it. Written by `make attack-studies` on {machine()}.
-"""
-    return intro + "".join(mixed_classes(task) for task in MIXED)
-
-
-def mixed_classes(task: str) -> str:
-    kinds = {"honest": (None, 5), "calm": (None, 1), "hidden": (HIDDEN, 1), "caught": (CAUGHT, 1)}
-    jobs = [(task, size, validators, seed) for size, validators in kinds.values() for seed in range(5)]
-    runs = in_parallel(mixed, jobs, task)
-    honest, calm, hidden, caught = (runs[k : k + 5] for k in range(0, 20, 5))
-    change = mean(run.accuracy for run in hidden) - mean(run.accuracy for run in calm)
-    last = mean(max(run.banned, default=0) for run in caught)
-    return f"""
-`--task {task} --hardware 3 --hardware-deviation {MIXED[task]:g}`:
-
-- Honest peers, five validators: {sum(run.audits for run in honest):,} audits, {sum(run.tolerant for run in honest):,} of them across classes;
-  banned: {sum(run.honest_banned for run in honest) or "nobody"}.
-- Seven liars who nudge by {CAUGHT:g}h, ten times what is accused of: {_each(len(run.banned) for run in caught)} banned, the last after
-  {last:.0f} steps on average (the law of exact audits: {ALL_GO:.0f}); honest peers banned: {sum(run.honest_banned for run in caught)}.
-- Seven liars who nudge by {HIDDEN:g}h, just under what is accused of: {_each(len(run.banned) for run in hidden)} banned; accuracy
-  {mean(run.accuracy for run in hidden):.2%} against {mean(run.accuracy for run in calm):.2%} without them: {100 * change:+.2f} points.
-"""
-
-
-def _each(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
-
-
 def main() -> None:
     for heading, study in (
         ("## How long they last", how_long),
         ("## A radius that follows the distances", follows_distances),
-        ("## Other hardware", other_hardware),
     ):
         text = study()
         rewrite(DOCS / "README.md", heading, text)

@@ -36,7 +36,7 @@ class Case:
         deviation = H[task] if self.tolerant else None
         return Scenario(
             task=task,
-            hardware=self.classes,
+            machines="cpu:peers=8,float64=true" if self.classes == 2 else "",
             deviation=deviation,
             steps=STEPS,
             evaluate_every=STEPS,

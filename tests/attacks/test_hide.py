@@ -9,7 +9,7 @@ from troth.protocol.wire.messages import Kind
 from troth.simulation import ProtocolSimulation, Scenario
 
 H, START = 1e-3, 2
-# A quadratic has no kinks: honest peers of imitated classes are far below h, and a lie is all that can be seen.
+# A quadratic has no kinks: honest peers of another class are far below h, and a lie is all that can be seen.
 ONE_CLASS = Scenario(
     task="quadratic:dimension=64",
     peers=9,
@@ -21,7 +21,7 @@ ONE_CLASS = Scenario(
     steps=30,
     evaluate_every=30,
 )
-TWO_CLASSES = replace(ONE_CLASS, hardware=2)
+TWO_CLASSES = replace(ONE_CLASS, machines="cpu:peers=4,float64=true")
 
 
 def finished(scenario: Scenario) -> ProtocolSimulation:
@@ -54,9 +54,9 @@ def test_whoever_names_another_class_is_judged_by_deviation_alone() -> None:
 
 @pytest.mark.parametrize("disguise", ["true", "false"])
 def test_where_no_class_is_a_quorum_nobody_judges_by_bits(disguise: str) -> None:
-    """[D3] Nine peers in three classes of three: true or not, the class that a liar names makes no difference."""
-    three = replace(TWO_CLASSES, hardware=3, attack=f"hide:deviation={H},disguise={disguise}")
-    assert not finished(three).bans
+    """[D3] Nine peers in two classes: true or not, the class that a liar names makes no difference."""
+    two = replace(TWO_CLASSES, attack=f"hide:deviation={H},disguise={disguise}")
+    assert not finished(two).bans
 
 
 def test_lies_above_what_is_accused_of_are_found_across_classes() -> None:

@@ -35,8 +35,7 @@ class SimulationOptions(TypedDict, total=False):
     beyond_guarantee: bool  # allow more liars than the guarantee covers
     tau: float | None  # clipping radius
     tau_auto: float | None
-    hardware: int  # classes of hardware to simulate, which compute other bits
-    machines: str | Sequence[str]  # real classes: "cpu:peers=4" for the last four peers of a run on a GPU
+    machines: str | Sequence[str]  # classes of hardware: "cpu:peers=4" for the last four peers of a run on a GPU
     deviation: float | None  # that audits allow for between them
     drop_outs: int  # honest peers that vanish
     probation: int  # steps that strangers work before they are members; 0: the door is closed

@@ -96,11 +96,10 @@ _MomentumAverage = Annotated[
 ]
 
 # Hardware
-_Hardware = Annotated[int, typer.Option(help="Simulate so many classes of hardware, which compute other bits.")]
 _Machines = Annotated[
     list[str] | None,
     typer.Option(
-        help="Real classes of hardware: with cpu:peers=4 the last four peers compute on the CPU, whatever --device is; options "
+        help="Classes of hardware: with cpu:peers=4 the last four peers compute on the CPU, whatever --device is; options "
         "threads and float64. Can be given several times.",
         show_default="none",
     ),
@@ -150,7 +149,6 @@ def simulate(
     beyond_guarantee: _BeyondGuarantee = False,
     tau: _Tau = None,
     tau_auto: _TauAuto = None,
-    hardware: _Hardware = 1,
     machines: _Machines = None,
     hardware_deviation: _HardwareDeviation = None,
     drop_outs: _DropOuts = 0,
@@ -217,7 +215,6 @@ def simulate(
             beyond_guarantee=beyond_guarantee,
             tau=tau,
             tau_auto=tau_auto,
-            hardware=hardware,
             machines=tuple(machines or ()),
             deviation=hardware_deviation,
             drop_outs=drop_outs,

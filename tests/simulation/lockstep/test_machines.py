@@ -156,7 +156,6 @@ class TestMachine:
     ("options", "message"),
     [
         ({"deviation": None}, "`machines` needs `deviation`"),
-        ({"hardware": 2}, "`machines` are real classes of hardware, `hardware` imitates some"),
         ({"machines": "cpu:peers=9"}, "`machines` must leave a peer on `device` cpu, got 9 of 9"),
         ({"machines": "cpu:peers=5 + cpu:peers=4,float64=true"}, "got 9 of 9"),
         ({"machines": "tpu:peers=2"}, "unknown machine 'tpu'"),

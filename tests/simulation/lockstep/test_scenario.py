@@ -55,8 +55,6 @@ from troth.training.schedules import cosine, linear
         ({"defence": "troth", "tau_auto": 0.0}, "`tau_auto` must be a positive number, got 0"),
         ({"defence": "troth", "deviation": 0.2}, "`deviation` must be below 0.2"),
         ({"defence": "troth", "deviation": float("nan")}, "`deviation` must be a positive number"),
-        ({"defence": "troth", "hardware": 2}, "`hardware` needs `deviation`"),
-        ({"defence": "troth", "hardware": 0}, "`hardware` must be at least 1, got 0"),
         ({"defence": "troth", "drop_outs": -1}, "`drop_outs` must be at least 0, got -1"),
         ({"defence": "troth", "peers": 4, "byzantine": 1, "drop_outs": 3}, "`drop_outs` must leave an honest peer"),
     ],

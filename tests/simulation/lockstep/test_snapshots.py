@@ -40,7 +40,7 @@ PROTOCOL: dict[str, dict[str, Any]] = {
     "mimic and noise": {"attack": "mimic:warmup=6 + gaussian"},
     "unwatched": {"attack": "unwatched:attack=delayed-gradient,chance=0.5"},
     "drop-outs": {"attack": "alie", "peers": 10, "byzantine": 2, "drop_outs": 3, "seed": 0},
-    "two classes of hardware": {"hardware": 2, "deviation": 0.01},
+    "two classes of hardware": {"machines": "cpu:peers=3,float64=true", "deviation": 0.01},
     "lying jury": {"attack": "lying-jury"},
     "wrong report": {"attack": "wrong-report", "tau_auto": 0.3},
     "vanish": {"attack": "vanish:after=report"},

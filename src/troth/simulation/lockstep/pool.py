@@ -20,7 +20,7 @@ from troth.simulation.lockstep.ahead import Ahead, BegunGradient, parts_of
 from troth.simulation.lockstep.lockstep import Ask
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training import Batch, Problem
-from troth.training.hardware import Job, Machine, gradient_on
+from troth.training.hardware import Job, Machine
 from troth.training.work import Training, TrainingWork, finite_or_zero, finite_or_zero_rows
 
 # P peers, D coordinates
@@ -34,7 +34,6 @@ class AskGradient(Ask):
     training: Training
     seed: Seed
     step: int
-    hardware: str
     machine: Machine | None = None  # that computes it, if not the run's own device
     begun: BegunGradient | None = None  # by this very peer
     probing: bool = False  # a candidate's: it goes into no aggregate (SPEC J5)
@@ -77,7 +76,7 @@ class PooledWork(TrainingWork):
     def for_one(self, ahead: Ahead | None) -> "PooledWork":
         """The same for a single peer, which expects gradients of its own; digests are remembered for all."""
         work = copy(self)
-        work.ahead = None if self.hardware or self.machine else ahead
+        work.ahead = None if self.machine else ahead
         return work
 
     def for_candidate(self) -> "PooledWork":
@@ -100,7 +99,7 @@ class PooledWork(TrainingWork):
 
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
         begun = self._take(training, seed)
-        gradient_D: Tensor = await AskGradient(training, seed, step, self.hardware, self.machine, begun, self.probing)
+        gradient_D: Tensor = await AskGradient(training, seed, step, self.machine, begun, self.probing)
         return gradient_D
 
     def gradient_now(self, training: Training, seed: Seed) -> Tensor:
@@ -185,11 +184,6 @@ class GradientPool:
                 rows |= self._batched({peer: here[peer] for peer in peers[start : start + widest]})
         rows |= self._on_machines({peer: ask for peer, ask in asks.items() if peer not in here})
         rows = {peer: rows[peer] for peer in asks}
-        for peer, ask in here.items():
-            if ask.hardware and not self._poisoned(peer, ask):  # another class computes other bits
-                rows[peer] = finite_or_zero(
-                    gradient_on(self._problem, ask.hardware, ask.training.parameters_D, ask.seed)
-                )
         probing = [peer for peer, ask in asks.items() if ask.probing]
         self._honest = [
             (ask, rows[peer].any())
@@ -198,12 +192,6 @@ class GradientPool:
         ]
         self._forge(rows, next(iter(asks.values())).step, probing)
         return rows
-
-    def _poisoned(self, peer: PeerId, ask: AskGradient) -> bool:
-        if self._numbers[peer] not in self._coalition.members:
-            return False
-        batch = self._problem.batch(ask.seed)
-        return self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer]) is not batch
 
     def _batched(self, asks: Mapping[PeerId, AskGradient]) -> dict[PeerId, Tensor]:
         """One call for peers whose parameters are the same bits; each row depends on its own seed alone."""

@@ -341,14 +341,13 @@ def _check_size(size: int, peers: int) -> None:
 def _works_of(scenario: Scenario, problem: Problem, tools: Primitives) -> list[PooledWork]:
     """Work of every founder by number. Peers of one class share an object, which computes the digest of their class once."""
 
-    def work(hardware: str = "", machine: Machine | None = None) -> PooledWork:
-        return PooledWork(problem, scenario.make_optimizer(), scenario.rates(), tools, hardware, machine)
+    def work(machine: Machine | None = None) -> PooledWork:
+        return PooledWork(problem, scenario.make_optimizer(), scenario.rates(), tools, machine=machine)
 
-    kinds = [work(), *(work(f"class {k}") for k in range(1, scenario.hardware))]
-    works = [kinds[number % len(kinds)] for number in range(scenario.peers)]
+    works = [work()] * scenario.peers
     first = scenario.peers
     for spec in reversed(scenario.make_machines()):  # the last peers by number, in the order of their machines
-        works[first - spec.peers : first] = [work(machine=Machine(problem.task, spec))] * spec.peers
+        works[first - spec.peers : first] = [work(Machine(problem.task, spec))] * spec.peers
         first -= spec.peers
     if scenario.deviation is not None:
         for each in works:
@@ -365,7 +364,8 @@ def _first_training(scenario: Scenario, work: TrainingWork) -> tuple[Training, s
 
 
 def _run_of(scenario: Scenario, size: int, founders: tuple[PeerId, ...], origin: str) -> Run:
-    options = json.dumps(scenario.as_dict(), sort_keys=True) + origin
+    # `hardware` is part of the nonce's format, so that a scenario has the same bits in every version.
+    options = json.dumps({**scenario.as_dict(), "hardware": 1}, sort_keys=True) + origin
     assert scenario.tau is not None
     return Run(
         founders=founders,

@@ -53,8 +53,7 @@ class Scenario:
     beyond_guarantee: bool = False
     tau: float | None = None
     tau_auto: float | None = None
-    hardware: int = 1
-    machines: str | Sequence[str] = ""  # real classes: "cpu:peers=4" for the last four peers (see `MACHINES`)
+    machines: str | Sequence[str] = ""  # classes of hardware: "cpu:peers=4" for the last four peers (see `MACHINES`)
     deviation: float | None = None
     drop_outs: int = 0
     probation: int = 0  # steps that a stranger works before it is a member; 0: the door is closed
@@ -84,7 +83,6 @@ class Scenario:
             ("`evaluate_every`", self.evaluate_every, 1),
             ("`warmup`", self.warmup, 0),
             ("`validators`", self.validators, 0),
-            ("`hardware`", self.hardware, 1),
             ("`drop_outs`", self.drop_outs, 0),
         ):
             if value is not None and value < least:
@@ -301,8 +299,6 @@ def _check_protocol_options(scenario: Scenario) -> None:
         raise ScenarioError(f"`tau_auto` must be at most 0.5 (more runs away under attack), got {scenario.tau_auto:g}")
     if scenario.deviation is not None and scenario.deviation >= 0.2:
         raise ScenarioError(f"`deviation` must be below 0.2, got {scenario.deviation:g}: use one class instead")
-    if scenario.hardware > 1 and scenario.deviation is None:
-        raise ScenarioError("`hardware` needs `deviation`: 'troth doctor' measures it for a task")
     _check_machines(scenario)
     if scenario.drop_outs >= scenario.peers - scenario.byzantine:
         raise ScenarioError(f"`drop_outs` must leave an honest peer, got {scenario.drop_outs}")
@@ -320,8 +316,6 @@ def _check_machines(scenario: Scenario) -> None:
         return
     if scenario.deviation is None:
         raise ScenarioError("`machines` needs `deviation`: 'troth doctor' measures it for a task")
-    if scenario.hardware > 1:
-        raise ScenarioError("`machines` are real classes of hardware, `hardware` imitates some: choose one of them")
     count = sum(machine.peers for machine in machines)
     if count >= scenario.peers:
         raise ScenarioError(
