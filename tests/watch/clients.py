@@ -4,6 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from http.client import HTTPResponse
 from typing import Any, NamedTuple
 
 from troth.watch.server import PageServer
@@ -80,19 +81,14 @@ class Viewer:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self._file = connection.makefile("rb")
-        head = b""
-        while not head.endswith(b"\r\n\r\n"):
-            line = self._file.readline()
-            if not line:
-                break
-            head += line
-        self.head = answer(head)
+        self._stream = HTTPResponse(connection)
+        self._stream.begin()
+        self.head = Answer(self._stream.status, {name.lower(): value for name, value in self._stream.getheaders()}, b"")
 
     def messages(self) -> Iterator[Message]:
         """Until the server closes."""
         fields: dict[str, str] = {}
-        for raw in self._file:
+        for raw in self._stream:
             line = raw.decode().rstrip("\n")
             if line:
                 name, _, value = line.partition(": ")
@@ -116,5 +112,5 @@ class Viewer:
         return found
 
     def close(self) -> None:
-        self._file.close()
+        self._stream.close()
         self.connection.close()

@@ -10,11 +10,12 @@ import pytest
 
 from tests.watch.clients import Client
 from troth.watch.assets import Asset
+from troth.watch.connection import Limits
 from troth.watch.folder import RunFolder
-from troth.watch.server import Limits, PageServer
+from troth.watch.server import PageServer
 
 FILES = {
-    "/": Asset(b"<!doctype html>the page", "text/html; charset=utf-8"),
+    "/": Asset(b"<!doctype html>the page", "text/html"),
     "/page/app/main.js": Asset(b"go()", "text/javascript"),
 }
 Serve = Callable[..., Client]

@@ -15,9 +15,9 @@ from tests.watch.conftest import Serve
 from tests.watch.made_events import banned, began, stepped, whole_run, write
 from troth.events.file import EVENTS, STATUS, encode_event, write_status
 from troth.events.kinds import Ended, Event, KnownPeer, Noted, Status
+from troth.watch.connection import HEADERS
 from troth.watch.folder import RunFolder
 from troth.watch.guard import AddressError
-from troth.watch.http import HEADERS
 from troth.watch.live import LiveRun
 from troth.watch.server import PORT, PageServer
 
@@ -28,7 +28,11 @@ def test_the_page_and_its_files(serve: Serve) -> None:
     page = serve()
     assert page.ask("/").content == b"<!doctype html>the page"
     script = page.ask("/page/app/main.js")
-    assert (script.status, script.content, script.headers["content-type"]) == (200, b"go()", "text/javascript")
+    assert (script.status, script.content, script.headers["content-type"]) == (
+        200,
+        b"go()",
+        "text/javascript; charset=utf-8",
+    )
     head = page.ask("/page/app/main.js", "HEAD")
     assert (head.status, head.content, head.headers["content-length"]) == (200, b"", "4")
     assert page.ask("/page/app/other.js").status == 404

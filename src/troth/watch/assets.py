@@ -5,12 +5,12 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 _TYPES = {
-    "css": "text/css; charset=utf-8",
-    "html": "text/html; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
+    "css": "text/css",
+    "html": "text/html",
+    "js": "text/javascript",
     "png": "image/png",
     "svg": "image/svg+xml",
-    "txt": "text/plain; charset=utf-8",
+    "txt": "text/plain",
     "woff2": "font/woff2",
 }
 _NOT_HERE = (

@@ -13,8 +13,13 @@ import secrets
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
 from troth.errors import OperatorError
-from troth.watch.http import Request, Response, say
+
+MOST_HEAD = 16 << 10  # bytes of a request
+MOST_HEADERS = 64
 
 LEAST_TOKEN = 16
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]+")
@@ -67,26 +72,31 @@ class Guard:
 
     def refuses(self, request: Request) -> Response | None:
         """The answer to a request that may not be; None for one that may."""
-        if is_loopback(self.host) and not self._names_us(request.header("host")):
+        if (status := _malformed(request)) is not None:
+            return say(status)
+        if request.method not in ("GET", "HEAD"):
+            return say(HTTPStatus.METHOD_NOT_ALLOWED, "This page is only read.", Allow="GET, HEAD")
+        if is_loopback(self.host) and not self._names_us(request.headers.get("host", "")):
             return say(HTTPStatus.MISDIRECTED_REQUEST, "This address is not the page's: open it as it was printed.")
         if self._from_elsewhere(request):
             return say(HTTPStatus.FORBIDDEN, "Other sites may not read this page.")
-        if self.token is None:
-            return None
-        given = request.query.get("token") if request.path == "/" else None
+        return None if self.token is None else self._without_token(request, self.token)
+
+    def _without_token(self, request: Request, token: str) -> Response | None:
+        given = request.query_params.get("token") if request.scope["path"] == "/" else None
         if given is None:
-            if self._has_cookie(request):
+            ticket = request.cookies.get(self.cookie, "")
+            if hmac.compare_digest(ticket.encode(), _ticket(token).encode()):
                 return None
             return say(
                 HTTPStatus.UNAUTHORIZED,
                 "This page asks for a token: open the whole address as it was printed, ?token=…",
             )
-        if not hmac.compare_digest(given.encode(), self.token.encode()):
+        if not hmac.compare_digest(given.encode(), token.encode()):
             return say(HTTPStatus.UNAUTHORIZED, "This is not the token: open the whole address as it was printed.")
-        cookie = f"{self.cookie}={_ticket(self.token)}; HttpOnly; SameSite=Strict; Path=/"
-        return say(
-            HTTPStatus.SEE_OTHER, "Welcome.", Location="/", Set_Cookie=cookie
-        )  # the token leaves the address bar
+        cookie = f"{self.cookie}={_ticket(token)}; HttpOnly; SameSite=Strict; Path=/"
+        # The token leaves the address bar.
+        return say(HTTPStatus.SEE_OTHER, "Welcome.", Location="/", Set_Cookie=cookie)
 
     def _names_us(self, host: str) -> bool:
         names = {*_LOCAL, f"[{self.host}]" if ":" in self.host else self.host}
@@ -94,22 +104,36 @@ class Guard:
 
     def _from_elsewhere(self, request: Request) -> bool:
         """Whether a page of another site asks. Following a link to the page is no harm: the other site does not see it."""
-        site, origin = request.header("sec-fetch-site"), request.header("origin")
-        host = request.header("host").lower()
+        site, origin = request.headers.get("sec-fetch-site", ""), request.headers.get("origin", "")
+        host = request.headers.get("host", "").lower()
         if origin and origin.lower() not in (f"http://{host}", f"https://{host}"):  # the latter through a proxy
             return True
         if site in ("", "same-origin", "none"):
             return False
-        opens = request.header("sec-fetch-mode") == "navigate" and request.header("sec-fetch-dest") == "document"
-        return not (opens and request.path == "/")
+        opens = (request.headers.get("sec-fetch-mode", ""), request.headers.get("sec-fetch-dest", "")) == (
+            "navigate",
+            "document",
+        )
+        return not (opens and request.scope["path"] == "/")
 
-    def _has_cookie(self, request: Request) -> bool:
-        assert self.token is not None
-        for pair in request.header("cookie").split(";"):
-            name, _, value = pair.strip().partition("=")
-            if name == self.cookie and hmac.compare_digest(value.encode("latin-1"), _ticket(self.token).encode()):
-                return True
-        return False
+
+def say(status: HTTPStatus, text: str = "", **headers: str) -> Response:
+    """An answer of one line."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return PlainTextResponse(f"{text or status.phrase}\n", status, named)
+
+
+def _malformed(request: Request) -> HTTPStatus | None:
+    """Why a request is none that a browser would send here, though it is HTTP."""
+    target, headers = request.scope["raw_path"], request.headers.raw
+    size = len(target) + len(request.scope["query_string"]) + sum(len(name) + len(value) for name, value in headers)
+    if size > MOST_HEAD or len(headers) > MOST_HEADERS:
+        return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+    if request.headers.get("content-length", "") not in ("", "0") or "transfer-encoding" in request.headers:
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    twice = any(len(request.headers.getlist(name)) > 1 for name in ("host", "origin", "cookie"))  # which would count?
+    absolute = not target.startswith(b"/") or target.startswith(b"//")
+    return HTTPStatus.BAD_REQUEST if twice or absolute or request.scope["http_version"] not in ("1.0", "1.1") else None
 
 
 def _ticket(token: str) -> str:

@@ -10,6 +10,7 @@ from troth.events.kinds import Status
 from troth.watch.folder import RunFolder
 from troth.watch.tail import EventTail
 
+FOR_GOOD = ("over", "out")  # ends of a run's stream; after the others it may go on
 _LOOK_S = 0.1  # between two looks at the events
 _STATUS_S = 0.5
 _IDLE_S = 1.0  # while nobody watches

@@ -4,26 +4,19 @@ Every message has the viewer's place in the stream as its id. A viewer that was 
 slow ones can be dropped.
 """
 
-import select
-import socket
 import time
-from http import HTTPStatus
+from collections.abc import Iterator
 
 import msgspec
 
 from troth.events.kinds import Event, Status, Stepped
-from troth.watch.http import Response
-from troth.watch.live import LiveRun
-from troth.watch.tail import Position
+from troth.watch.live import FOR_GOOD, LiveRun
+from troth.watch.tail import Position, Reader
 
-MOST_EVENTS = 500  # of a message
 _LEAST_GAP_S = 0.1  # between two messages about a run under way
 _STATUS_GAP_S = 1.0
 _KEEP_ALIVE_S = 10.0
-_LOOK_S = 0.5  # whether the viewer is still there
-FOR_GOOD = ("over", "out")  # the others may come back
-
-HEAD = Response(HTTPStatus.OK, kind="text/event-stream; charset=utf-8", headers={"X-Accel-Buffering": "no"})
+_LOOK_S = 0.5  # a viewer that has left is noticed after this time at the latest
 
 
 class _Batch(msgspec.Struct, frozen=True):
@@ -34,82 +27,71 @@ class _Batch(msgspec.Struct, frozen=True):
     first: int = msgspec.field(name="from")  # number of the first of these, from 0
 
 
-class _End(msgspec.Struct, frozen=True):
-    how: str
+class Stream:
+    """The messages for one viewer, until it has seen all there will ever be."""
+
+    def __init__(self, run: LiveRun, begin: Position | None) -> None:
+        self._run = run
+        self._reader = Reader(run.tail, begin)
+        self._status: Status | None = None
+        self._status_at = float("-inf")
+        self._ended: str | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b"retry: 2000\n\n"
+        sent_at = time.monotonic()
+        while not self._run.over:
+            seen = self._run.changes
+            messages, behind = [*self._events()], self._reader.behind
+            if not behind:
+                messages += [*self._present(), *self._end()]
+            for message in messages:
+                sent_at = time.monotonic()
+                yield message
+            if self._ended in FOR_GOOD:
+                return
+            if behind:
+                continue
+            if time.monotonic() >= sent_at + _KEEP_ALIVE_S:
+                sent_at = time.monotonic()
+                yield b": still here\n\n"
+            yield b""  # says nothing, and lets a viewer go that has left
+            self._run.rest(_LEAST_GAP_S)
+            self._run.wait(seen, _LOOK_S)
+
+    def _events(self) -> Iterator[bytes]:
+        before = self._reader.at.count
+        events, other = self._reader.new()
+        first, now = 0 if other else before, self._reader.at
+        if other and before:
+            yield _message({}, event="reset")  # another run: what was shown is not part of it
+        if other or now.count > first:
+            self._ended = None
+        if now.count > first:
+            total = self._run.tail.position.count
+            yield _message(_Batch([_light(one) for one in events], total, first), place=now)
+
+    def _present(self) -> Iterator[bytes]:
+        status = self._run.status
+        if status is not None and status != self._status and time.monotonic() >= self._status_at + _STATUS_GAP_S:
+            self._status, self._status_at = status, time.monotonic()
+            yield _message(status, event="status")
+
+    def _end(self) -> Iterator[bytes]:
+        how = self._run.how_it_ended
+        if how is None and self._ended is not None:  # it was only silent
+            self._ended = None
+            yield _message({}, event="again")
+        if how is not None and how != self._ended and not self._reader.behind:
+            self._ended = how
+            yield _message({"how": how}, event="end")
 
 
-def light(event: Event) -> Event:
+def _light(event: Event) -> Event:
     """Without what only one step's view needs, and a viewer asks for by itself (`/step`)."""
     return msgspec.structs.replace(event, owners=(), phases=()) if isinstance(event, Stepped) else event
 
 
-def message(data: object, *, event: str = "", place: Position | None = None) -> bytes:
+def _message(data: object, *, event: str = "", place: Position | None = None) -> bytes:
     head = (f"event: {event}\n" if event else "") + (f"id: {place}\n" if place is not None else "")
     return head.encode() + b"data: " + msgspec.json.encode(data) + b"\n\n"  # JSON has no line breaks in it
-
-
-class Stream:
-    """One viewer. `serve` returns when it is gone, too slow, or has seen all there will ever be."""
-
-    def __init__(self, connection: socket.socket, run: LiveRun, begin: Position | None, write_s: float) -> None:
-        self._connection = connection
-        self._run = run
-        self._at = begin or Position(0)
-        self._poll = select.poll()
-        self._poll.register(connection, select.POLLIN | select.POLLHUP | select.POLLERR)
-        self._status: Status | None = None
-        self._status_at = float("-inf")
-        self._sent_at = 0.0
-        self._ended: str | None = None
-        connection.settimeout(write_s)
-
-    def serve(self) -> None:
-        """Raises `OSError` if the viewer is gone, or does not read."""
-        self._send(b"retry: 2000\n\n")
-        while not self._run.over and not self._poll.poll(0):  # a viewer has nothing to say: it has left
-            seen = self._run.changes
-            self._send_events()
-            self._send_status()
-            self._send_end()
-            if self._ended in FOR_GOOD:
-                return
-            if time.monotonic() >= self._sent_at + _KEEP_ALIVE_S:
-                self._send(b": still here\n\n")
-            self._run.wait(seen, _LOOK_S)
-
-    def _send_events(self) -> None:
-        while True:
-            there = self._run.tail.position
-            if there.stream != self._at.stream or there.count < self._at.count:
-                if self._at.count:
-                    self._ended = None
-                    self._send(message({}, event="reset"))  # another run: what was shown is not part of it
-                self._at = Position(0, there.stream)
-            begin = self._at.count
-            events, self._at = self._run.tail.events(self._at, MOST_EVENTS)
-            if self._at.count == begin:
-                return
-            self._ended = None
-            self._send(message(_Batch([light(one) for one in events], there.count, begin), place=self._at))
-            if self._at.count >= there.count:
-                self._run.rest(_LEAST_GAP_S)
-                return
-
-    def _send_status(self) -> None:
-        status = self._run.status
-        if status is not None and status != self._status and time.monotonic() >= self._status_at + _STATUS_GAP_S:
-            self._status, self._status_at = status, time.monotonic()
-            self._send(message(status, event="status"))
-
-    def _send_end(self) -> None:
-        how = self._run.how_it_ended
-        if how is None and self._ended is not None:  # it was only silent
-            self._ended = None
-            self._send(message({}, event="again"))
-        if how is not None and how != self._ended and self._at == self._run.tail.position:
-            self._ended = how
-            self._send(message(_End(how), event="end"))
-
-    def _send(self, raw: bytes) -> None:
-        self._connection.sendall(raw)
-        self._sent_at = time.monotonic()

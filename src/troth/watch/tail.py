@@ -21,6 +21,7 @@ from troth.events.kinds import Began, Ended, Event, Noted, Stepped
 MOST_EVENTS = 1 << 22
 _CHUNK = 1 << 20  # bytes read at a time, so that those who wait for the lock never wait long
 _ANCHOR = 64  # bytes before the place that was read to: they tell a file that was written anew
+_MOST_AT_ONCE = 500  # events
 _NO_STEP, _MOST_STEP = -1, 1 << 63
 
 
@@ -243,6 +244,27 @@ class EventTail:
             self._began = event
         elif isinstance(event, Stepped):
             self.seconds = event.seconds
+
+
+class Reader:
+    """Takes what is new in a file of events, from a place on."""
+
+    def __init__(self, tail: EventTail, at: Position | None = None) -> None:
+        self.at = at or Position(0)
+        self._tail = tail
+
+    def new(self) -> tuple[list[Event], bool]:
+        """The next events, and whether they are another run's: its first ones."""
+        there = self._tail.position
+        other = there.stream != self.at.stream or there.count < self.at.count
+        if other:
+            self.at = Position(0, there.stream)
+        events, self.at = self._tail.events(self.at, _MOST_AT_ONCE)
+        return events, other
+
+    @property
+    def behind(self) -> bool:
+        return self.at != self._tail.position
 
 
 def stream_of(folder: Path) -> str:

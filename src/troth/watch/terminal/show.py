@@ -10,8 +10,7 @@ from rich.live import Live
 
 from troth.events.kinds import Event, Stepped
 from troth.watch.folder import RunFolder
-from troth.watch.live import LiveRun
-from troth.watch.stream import FOR_GOOD
+from troth.watch.live import FOR_GOOD, LiveRun
 from troth.watch.tail import Position
 from troth.watch.terminal.picture import Picture
 from troth.watch.terminal.view import View
