@@ -36,12 +36,12 @@ def test_one_world_is_told(troth: Troth) -> None:
 
 def test_a_trace_says_who_sent_what_when_and_who_decided_what(troth: Troth) -> None:
     done = troth("chaos", "--seed", "1", "--steps", "1", "--peers", "4", "--trace")
-    lines = [line for line in done.out.splitlines() if " → " in line]
+    lines = [line for line in done.out.splitlines() if " sent " in line]
     assert len(lines) > 20
     assert "Value" in lines[0]
-    assert "step 0 attempt 0 commit" in lines[0]
-    assert "decided step 0 attempt 0 commit: " in done.out
-    assert "= record of step 0: " in done.out
+    assert "0.0.commit" in lines[0]
+    assert "decided  0.0.commit " in done.out
+    assert "StepRecord(step=0 " in done.out
 
 
 def test_many_worlds_and_what_was_tried(troth: Troth) -> None:

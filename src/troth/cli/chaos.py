@@ -19,8 +19,8 @@ from troth.errors import OperatorError
 if TYPE_CHECKING:
     from troth.simulation.chaos.judge import Verdict
     from troth.simulation.chaos.plan import Plan
+    from troth.simulation.chaos.trace import TraceLog
     from troth.simulation.chaos.world import World
-    from troth.simulation.narrate.timeline import Timeline
 
 _INTERRUPTED = 130
 _MOST_SHRUNK = 3  # of many worlds: the others most likely broke in the same way
@@ -63,7 +63,7 @@ def chaos(
     """Try to break the protocol: each seed draws peers, liars, what they do, crashes and delays, and every promise is checked.
 
     Time is virtual and everything follows from the seed, so what breaks once breaks again. A world that broke is made
-    smaller while it still breaks the same promise, and saved: its plan, which --plan plays again, and its timeline. Of
+    smaller while it still breaks the same promise, and saved: its plan, which --plan plays again, and its trace. Of
     many worlds that broke that is done for the first three, after all others were played. Ctrl-C stops, and prints what
     was found so far. Exit code 1 if a promise was broken.
 
@@ -167,13 +167,13 @@ def _seed(worlds: _Worlds, seed: int, folder: Path, *, trace: bool, smaller: boo
 
 def _one(plan: "Plan", *, trace: bool) -> list[str]:
     """Play a plan and print what happened; return the promises that it broke."""
-    from troth.simulation.narrate.timeline import Timeline
+    from troth.simulation.chaos.trace import TraceLog
 
-    timeline = Timeline(plan) if trace else None
-    if timeline is None:
+    log = TraceLog(plan) if trace else None
+    if log is None:
         typer.echo(f"seed {plan.seed}: {plan}")
-    world, broken, traceback = _played(plan, timeline)
-    for line in timeline.lines(world) if timeline is not None else _step_lines(world):
+    world, broken, traceback = _played(plan, log)
+    for line in log.lines() if log is not None else _step_lines(world):
         typer.echo(line)
     if traceback:
         typer.echo(traceback, err=True)
@@ -184,7 +184,7 @@ def _one(plan: "Plan", *, trace: bool) -> list[str]:
     return broken
 
 
-def _played(plan: "Plan", timeline: "Timeline | None") -> "tuple[World | None, list[str], str]":
+def _played(plan: "Plan", log: "TraceLog | None") -> "tuple[World | None, list[str], str]":
     """The world, its broken promises, and the traceback if something raised."""
     import traceback
 
@@ -196,7 +196,7 @@ def _played(plan: "Plan", timeline: "Timeline | None") -> "tuple[World | None, l
     torch.set_num_threads(1)  # as in `judge`
     world = None
     try:
-        world = play(plan) if timeline is None else play(plan, timeline.watch, timeline.wrap)
+        world = play(plan) if log is None else log.play()
         return world, broken_in(world), ""
     except Exception as error:
         return world, [f"crash: {type(error).__name__}: {error}"], traceback.format_exc()
@@ -288,7 +288,7 @@ def _say_broken(verdict: "Verdict", replay: str, say: Callable[[str], None]) -> 
 
 @dataclass(frozen=True)
 class _Findings:
-    """Folder with the plan of a world that broke a promise, a smaller plan, and its timeline."""
+    """Folder with the plan of a world that broke a promise, a smaller plan, and its trace."""
 
     folder: Path
     verdict: "Verdict"
@@ -296,9 +296,9 @@ class _Findings:
     replay: str  # command that plays the drawn plan again
 
     def save(self, *, smaller: bool, closer: bool = True) -> None:
-        """Write the plan at once, so that an interruption loses nothing; then a smaller one, and its timeline."""
+        """Write the plan at once, so that an interruption loses nothing; then a smaller one, and its trace."""
         from troth.files import write_text
-        from troth.simulation.narrate.timeline import Timeline
+        from troth.simulation.chaos.trace import TraceLog
 
         claim(self.folder, {}, overwrite=True)
         self._write(self.drawn)
@@ -306,9 +306,9 @@ class _Findings:
         if not closer:
             return
         small = self._shrunk() if smaller else self.drawn
-        timeline = Timeline(small)
-        world, broken, traceback = _played(small, timeline)
-        story = [*timeline.lines(world), *(f"BROKEN {text}" for text in broken), *([traceback] if traceback else [])]
+        log = TraceLog(small)
+        _, broken, traceback = _played(small, log)
+        story = [*log.lines(), *(f"BROKEN {text}" for text in broken), *([traceback] if traceback else [])]
         write_text(self.folder / "trace.txt", "\n".join(story) + "\n")
         self._write(small, broken)
         if small != self.drawn:

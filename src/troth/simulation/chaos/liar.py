@@ -74,7 +74,7 @@ class Liar:
             fellows,
             self._free,
         )
-        stage.recorder.count_lies(self._link.lies)
+        stage.recorder.count_lies(me, self._link.lies)
         self._journal = SignedSlotsInMemory()
         inner = LateChannel(self._identity, self._link, stage.bounds, stage.tools, self._journal)
         self._link.follow(inner)

@@ -17,8 +17,12 @@ _MOST_EVENTS = 3_000_000
 
 def play(plan: Plan, watch: Watch | None = None, wrap: Wrap | None = None) -> World:
     """Run a plan to its end; `wrap` may put something around every peer's channel, to listen."""
-    stage = Stage(plan, watch, wrap)
-    world = stage.world
+    return play_on(Stage(plan, watch, wrap))
+
+
+def play_on(stage: Stage) -> World:
+    """Run what is on a stage to its end."""
+    plan, world = stage.plan, stage.world
     peers: dict[PeerId, Coroutine[Any, Any, None]] = {}
     for number, identity in enumerate(stage.identities):
         if number in plan.strangers:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from troth.crypto import PeerId
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.records import StepRecord, decode_record, encode_record
 from troth.protocol.core.roster import Roster
@@ -23,7 +24,7 @@ class Recorder:
         self._time = time
         self._certified: dict[int, set[bytes]] = defaultdict(set)  # records that each honest peer could prove
         self._stopped_at: float | None = None  # when a peer first knew that the run had stopped
-        self._lies: list[Mapping[str, int]] = []
+        self.lies: dict[PeerId, Mapping[str, int]] = {}  # on the wire, by the liar's first key
 
     def step_ended(self, number: int, outcome: Outcome[Training], timeouts: Timeouts) -> None:
         world, record = self._world, outcome.record
@@ -66,9 +67,9 @@ class Recorder:
             return None
         return plan.peers - len(plan.lying)
 
-    def count_lies(self, lies: Mapping[str, int]) -> None:
+    def count_lies(self, liar: PeerId, lies: Mapping[str, int]) -> None:
         """A liar goes on counting its lies on the wire here; they are summed up at the end."""
-        self._lies.append(lies)
+        self.lies[liar] = lies
 
     def finish(self) -> None:
         """Complete the world when time is over."""
@@ -78,7 +79,7 @@ class Recorder:
         world.stopped = {world.numbers[peer]: why for peer, why in time.stopped.items()}
         world.packets, world.lost, world.duplicated = time.packets, time.lost, time.duplicated
         world.seconds = time.now
-        for lies in self._lies:
+        for lies in self.lies.values():
             world.lies.update(lies)
 
     def _discard_unproven(self, number: int, step: int) -> None:

@@ -1,1 +1,0 @@
-"""Narration: what happened in a simulated world, step by step."""
