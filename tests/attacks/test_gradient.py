@@ -187,7 +187,7 @@ def test_inner_product_manipulation(attack: InnerProduct, epsilon: float) -> Non
 
 @pytest.mark.parametrize("byzantine", [3, 7])
 def test_a_little_is_enough(byzantine: int) -> None:
-    """μ − zσ with the unbiased σ over the honest peers (DESIGN §9)."""
+    """μ − zσ with the unbiased σ over the honest peers (Baruch et al. 2019)."""
     own_BD, honest_HD = rows("own", byzantine), rows("honest", 16 - byzantine)
     forged_BD = forger(make_attack("alie"), byzantine)(own_BD, honest_HD)
     honest = honest_HD.numpy().astype(np.float64)

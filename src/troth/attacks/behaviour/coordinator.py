@@ -185,7 +185,7 @@ def head(collusion: Collusion) -> Coordinator:
 
 @dataclass(frozen=True)
 class Adapt(GradientAttack):
-    """act as one: each step whoever has the least to lose takes the worst part that the public state allows"""
+    """act as one: in each step the liar with the least to lose plays the worst part that the public state allows"""
 
     shift: float = 1.0  # how far the aggregate of a step's liar is off, in radii over the number of contributors
     behaviour: ClassVar[type[ColludingChannel]] = Adaptive

@@ -76,17 +76,17 @@ def why_outside(state: State[Training], seat: PeerId, me: PeerId) -> str | None:
         holder = new if old == holder else holder
     if me in roster.members:
         return None
-    looks_on = "this peer looks on, and will have the model at the end, but"
+    observes = "this peer observes, and will have the model at the end, but"
     if holder not in (seat, me):
         return (
-            f"{looks_on} it cannot be a member again: its seat has passed to the key {holder.hex()[:8]}…, which is in an earlier "
+            f"{observes} it cannot be a member again: its seat has passed to the key {holder.hex()[:8]}…, which is in an earlier "
             "folder of it that was lost, too (successor.key). Stop it, put that folder back, and join again with it"
         )
     gone = next((gone for gone in roster.away if gone.peer == holder), None)
     if gone is None:
         return None  # the others have not noticed yet
     if state.scales.updates - gone.updates > MOST_AWAY and not roster.paused:
-        return f"{looks_on} it cannot be a member again: it was away for more than {MOST_AWAY} updates"
+        return f"{observes} it cannot be a member again: it was away for more than {MOST_AWAY} updates"
     returned = Returned(holder, me)
     steps = (step for step in range(state.step, state.step + MOST_WAIT) if roster.may_return(returned, step))
     first = next(steps, state.step)

@@ -1,7 +1,7 @@
 """Look for the first seed that finds each planted bug, and print name, seed, steps and the broken promise.
 
 `python -m tests.simulation.chaos.planted [A..B] [--only WORD] [--worlds DRAW] [--most-peers N] [--processes N]`. `--table` prints
-that for docs/chaos.md, `--json` as the tests need it (they play every world twice, so small ones are better):
+a table for people, `--json` as the tests need it (they play every world twice, so small ones are better):
 
     python -m tests.simulation.chaos.planted 0..400 --most-peers 6 --json > planted.json
     mv planted.json tests/simulation/chaos/planted_seeds.json
