@@ -10,23 +10,30 @@ from rich.console import Console
 
 from tests.watch.made_events import banned, began, stepped, write
 from troth.events.kinds import Audit, Candidate, Ended, Event, KnownPeer, Noted, Returned, Status, Trial, Work
+from troth.watch import terminal
 from troth.watch.folder import RunFolder
-from troth.watch.terminal import show
-from troth.watch.terminal.picture import MOST_STEPS, Cell, Curve, Picture
-from troth.watch.terminal.view import View, sparkline
-from troth.watch.terminal.words import sentences
+from troth.watch.terminal import MOST_STEPS, View, sentences, sparkline
 
 NOW = 2000.0
 
 
 def status(**more: object) -> Status:
-    fields: dict[str, object] = {"doing": "training", "at": NOW, "started_at": 0.0, "step": 9, "phase": "commit"}
+    fields: dict[str, object] = {
+        "doing": "training",
+        "at": NOW,
+        "started_at": 0.0,
+        "me": "ann",
+        "updates": 12,
+        "of": 20,
+    }
     return Status(**(fields | more))  # type: ignore[arg-type]
 
 
-def picture(*events: Event) -> Picture:
-    made = Picture()
-    made.take(events)
+def view(*events: Event, present: Status | None = None, news: bool = True, now: float = NOW) -> View:
+    made = View(news=news, now=now)
+    made.status = present
+    for event in events:
+        made.take(event)
     return made
 
 
@@ -52,20 +59,26 @@ def row(lines: list[str], name: str) -> str:
 
 
 def test_the_essentials() -> None:
-    unheard = status(unheard=("bob", "cid"))
-    lines = drawn(View(picture(*story()), unheard, now=NOW))
+    present = status(
+        unheard=("bob", "cid"), doing="waiting", members=3, withstands=1, loss=0.2, metrics={"accuracy": 0.6}
+    )
+    lines = drawn(view(*story(), present=present), width=200)
     text = "\n".join(lines)
     assert lines[0].startswith("friends · digits · as ann")
-    assert "step 12/20  60%  3 members  withstands 1  quorum 3" in lines[1]
-    assert re.search(r"batch loss +0\.\d+ [▁-█]+", text)
-    assert re.search(r"accuracy +60\.0% [▁-█]+", text)
-    assert "training  commit of step 9  waits for bob, cid" in text
+    assert "ann: waiting  step 12/20  3 members  withstands 1  batch loss 0.200  accuracy 60.0%" in lines[1]
+    assert re.search(r"waits for\s+bob, cid", text)
+    assert re.search(r"batch loss 0\.\d+ [▁-█]+", text)
     assert "mallory is banned" in text
-    assert "0.50 s a step" in text
+
+
+def test_a_run_without_a_status_is_told_from_its_events() -> None:
+    lines = drawn(view(*story()), width=200)
+    assert lines[1] == "step 12/20  batch loss 0.167  accuracy 60.0%  peers 3  withstands 1  0.50 s a step"
+    assert drawn(view(*story(), Ended(how="over", text="done")))[1].startswith("over  done  step 12/20")
 
 
 def test_the_grid() -> None:
-    lines = drawn(View(picture(*story()), now=NOW))
+    lines = drawn(view(*story()))
     # Everyone but the validator contributes; bob recomputes cid's work, then ann's; mallory is accused in 7 for what it did in 6.
     assert row(lines, "bob").split() == ["bob", "v" * 12]
     assert row(lines, "cid").split() == ["cid", "✓" * 7 + "·" + "----"]
@@ -82,13 +95,13 @@ def test_the_grid() -> None:
 @pytest.mark.parametrize("peers", [4, 200])
 def test_it_fits(width: int, height: int, peers: int) -> None:
     names = tuple(KnownPeer(name=f"a-rather-long-name-{number}") for number in range(peers))
-    made = picture(
+    events: list[Event] = [
         began(peers=names),
         *(stepped(step) for step in range(400)),
         banned(400),
         *(Noted(text="x" * 300) for _ in range(20)),
-    )
-    for one in (View(made, status(waits_for="y" * 300), now=NOW), View(made, news=False), View(Picture())):
+    ]
+    for one in (view(*events, present=status(waits_for="y" * 300)), view(*events, news=False), View()):
         lines = drawn(one, width, height)
         assert len(lines) <= height
         assert all(len(line) <= width for line in lines)
@@ -96,34 +109,39 @@ def test_it_fits(width: int, height: int, peers: int) -> None:
 
 def test_peers_that_do_not_fit_are_counted() -> None:
     names = tuple(KnownPeer(name=f"peer{number}") for number in range(200))
-    lines = drawn(View(picture(began(peers=names, me="peer150"), banned(0, "peer199")), now=NOW), height=24)
+    lines = drawn(view(began(peers=names, me="peer150"), banned(0, "peer199")), height=24)
     rows = [line for line in lines if line.startswith("peer")]  # bob, who audits, is none of the 200
     assert rows[0].startswith("peer150"), "oneself is always shown"
     assert f"and {201 - len(rows)} more peers, of whom 1 banned" in "\n".join(lines)
 
 
 def test_a_terminal_without_unicode() -> None:
-    lines = drawn(View(picture(*story()), now=NOW), encoding="ascii")
+    lines = drawn(view(*story()), encoding="ascii")
     assert row(lines, "mallory").split() == ["mallory", "......!X"]
     assert "steps 0-11" in "\n".join(lines)
 
 
 @pytest.mark.parametrize("doing", ["waiting", "paused", "meeting"])
 def test_who_is_waited_for(doing: str) -> None:
-    made = View(picture(began()), status(doing=doing, waits_for="step 9, commit: waits for bob"), now=NOW)
-    assert any(line.startswith(doing) and "waits for bob" in line for line in drawn(made))
+    lines = drawn(
+        view(began(), present=status(doing=doing, waits_for="step 9, commit: waits for bob", phase="commit", step=9)),
+        width=200,
+    )
+    assert lines[1].startswith(f"ann: {doing}")
+    assert "waits for bob" in " ".join(lines)
+    assert "commit of step 9" in " ".join(lines)
 
 
 def test_how_long_nothing_has_moved_and_how_long_is_left() -> None:
-    still = View(picture(began()), status(doing="waiting", unheard=("bob",), since=NOW - 30.0), now=NOW)
-    assert any("waits for bob  no update for 30 s" in line for line in drawn(still))
-    moves = View(picture(*story()), status(left_s=600.0), now=NOW)
-    assert "about 10 min left" in drawn(moves, width=120)[1]
+    still = view(began(), present=status(doing="waiting", unheard=("bob",), since=NOW - 30.0))
+    assert "no update for 30 s  waits for bob" in " ".join(drawn(still))
+    assert "about 10 min left" in " ".join(drawn(view(*story(), present=status(left_s=600.0))))
 
 
 def test_a_member_that_says_nothing_any_more() -> None:
-    text = "\n".join(drawn(View(picture(began()), status(), now=NOW + 200)))
-    assert "last heard of 3 min ago: its process is gone, or hangs" in text
+    text = " ".join(drawn(view(began(), present=status(), now=NOW + 200)))
+    assert "ann: stale" in text
+    assert "last heard of 3 min ago" in text
 
 
 def test_hostile_names_and_notes_steer_nothing() -> None:
@@ -137,8 +155,9 @@ def test_hostile_names_and_notes_steer_nothing() -> None:
     ]
     shown = "\n".join(
         [
-            *drawn(View(picture(*events), status(waits_for=bad, unheard=(bad,)), now=NOW)),
-            *drawn(View(picture(*events[:3]), status(unheard=(bad,)), now=NOW)),
+            *drawn(view(*events, present=status(waits_for=bad, unheard=(bad,), phase=bad, text=bad))),
+            *drawn(view(*events[:3], present=status(doing="waiting", unheard=(bad,)))),
+            *drawn(view(*events[:3])),
         ]
     )
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", shown)
@@ -148,36 +167,30 @@ def test_hostile_names_and_notes_steer_nothing() -> None:
 
 
 def test_who_came_and_went() -> None:
-    made = picture(
-        began(),
-        stepped(0, left=("cid",)),
-        stepped(1),
-        stepped(2, returned=(Returned(peer="cid"),), joined=("eve",)),
-        stepped(3),
+    lines = drawn(
+        view(
+            began(),
+            stepped(0, left=("cid",)),
+            stepped(1, audits=()),
+            stepped(2, audits=(), returned=(Returned(peer="cid"),), joined=("eve",)),
+            stepped(3, audits=(), candidates=(Candidate(name="fay", worked=1),)),
+        )
     )
-    cells = [column.cells.get("cid", Cell.NOTHING) for column in made.columns]
-    assert cells[:2] == [Cell.GONE, Cell.NOTHING] or cells[1] is Cell.CLEAN
-    assert made.columns[-1].cells["eve"] is Cell.CONTRIBUTED
-    assert made.peers == {"ann": True, "bob": True, "cid": True, "mallory": True, "eve": True}
+    assert row(lines, "cid") == "cid     «  ·"
+    assert row(lines, "eve") == "eve        ·"
+    assert row(lines, "fay") == "fay        c"
 
 
 def test_only_work_that_was_done_and_audited_is_clean() -> None:
     """Not the work of a member that was silent, nor work whose audit came to nothing."""
-    made = picture(
-        began(),
+    steps = [
         stepped(0, silent=("cid",)),
         stepped(1),
         stepped(2, unaudited=(Work("cid", 1),)),
         stepped(3, audits=(Audit("bob", "cid", 1),)),
-    )
-    assert [column.cells["cid"] for column in made.columns] == [
-        Cell.SILENT,
-        Cell.CLEAN,
-        Cell.CONTRIBUTED,
-        Cell.CONTRIBUTED,
     ]
-    early = picture(began(), stepped(0), stepped(1), stepped(2, unaudited=(Work("cid", 1),)))
-    assert early.columns[1].cells["cid"] is Cell.CONTRIBUTED
+    assert row(drawn(view(began(), *steps)), "cid").split() == ["cid", "-✓··"]
+    assert row(drawn(view(began(), *steps[:3])), "cid").split() == ["cid", "-··"]
 
 
 def test_trials_without_an_accuser_are_told_without_one() -> None:
@@ -188,20 +201,10 @@ def test_trials_without_an_accuser_are_told_without_one() -> None:
     assert told == "step 3: bob accused cid (aggregate of step 3): cid is out"
 
 
-def test_a_long_run_takes_bounded_memory() -> None:
-    made = picture(began(of=5000), *(stepped(step) for step in range(5000)))
-    assert len(made.columns) == MOST_STEPS
-    assert len(made.loss.points) <= 512
-    assert len(made.news) <= 50
-
-
-def test_a_curve_keeps_its_shape_with_fewer_points() -> None:
-    curve = Curve()
-    for value in range(10_000):
-        curve.add(float(value))
-    assert 200 < len(curve.points) <= 512
-    assert curve.points == sorted(curve.points)
-    assert curve.last == 9999.0
+def test_a_long_run_is_shown_by_its_last_steps() -> None:
+    lines = drawn(view(began(of=5000), *(stepped(step) for step in range(5000))), width=1000)
+    assert row(lines, "steps").startswith(f"steps {5000 - MOST_STEPS}–4999")
+    assert len(row(lines, "ann")) <= len("mallory ") + MOST_STEPS
 
 
 def test_sparklines() -> None:
@@ -216,7 +219,7 @@ def test_sparklines() -> None:
 def test_piped_it_is_plain_lines(tmp_path: Path) -> None:
     write(tmp_path, *story(), Ended(how="over", text="done"))
     file = io.StringIO()
-    show.watch_here(RunFolder(tmp_path), Console(file=file, width=40))
+    terminal.watch_here(RunFolder(tmp_path), Console(file=file, width=40))
     lines = file.getvalue().splitlines()
     assert lines[0] == "friends: 20 steps with 4 peers, of whom 1 may lie"
     assert "\x1b" not in file.getvalue()
@@ -228,7 +231,7 @@ def test_piped_it_is_plain_lines(tmp_path: Path) -> None:
 def test_on_a_terminal_it_is_drawn_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
     write(tmp_path, *story(), Ended(how="over", text="done"))
     file = io.StringIO()
-    show.watch_here(
+    terminal.watch_here(
         RunFolder(tmp_path), Console(file=file, width=80, height=24, force_terminal=True, color_system=None)
     )
     text = file.getvalue()
@@ -241,9 +244,9 @@ def test_drawn_below_what_is_printed(tmp_path: Path) -> None:
     write(tmp_path, *story())
     file = io.StringIO()
     console = Console(file=file, width=80, height=24, force_terminal=True, color_system=None)
-    with show.drawn_below(RunFolder(tmp_path), console) as view:
+    with terminal.drawn_below(RunFolder(tmp_path), console) as live:
         console.print("some news")
-        view.draw()
+        live.refresh()
     text = file.getvalue()
     assert "some news" in text
     assert "friends" in text
@@ -253,7 +256,7 @@ def test_drawn_below_what_is_printed(tmp_path: Path) -> None:
 def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     file = io.StringIO()
-    Console(file=file, width=80, height=24, force_terminal=True).print(View(picture(*story()), now=NOW))
+    Console(file=file, width=80, height=24, force_terminal=True).print(view(*story()))
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]", file.getvalue())
 
 
@@ -263,7 +266,7 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_diverged_has_a_curve(values: list[float]) -> None:
     assert len(sparkline(values, 20)) == len(values)
     steps = [stepped(number, loss=value, metrics={"m": value}) for number, value in enumerate(values * 400)]
-    assert drawn(View(picture(began(), *steps), now=NOW))
+    assert drawn(view(began(), *steps))
 
 
 def test_a_terminal_that_cannot_be_drawn_on_gets_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +274,7 @@ def test_a_terminal_that_cannot_be_drawn_on_gets_lines(tmp_path: Path, monkeypat
     monkeypatch.setenv("TERM", "dumb")
     write(tmp_path, *story(), Ended(how="over"))
     file = io.StringIO()
-    show.watch_here(RunFolder(tmp_path), Console(file=file, width=80, height=24, force_terminal=True))
+    terminal.watch_here(RunFolder(tmp_path), Console(file=file, width=80, height=24, force_terminal=True))
     lines = file.getvalue().splitlines()
     assert any(line.startswith("step 1/20  batch loss 2.000") for line in lines), (
         "told while it goes on, not at its end alone"

@@ -324,7 +324,7 @@ class _Screen:
         from rich.console import Console
 
         from troth.watch.folder import RunFolder
-        from troth.watch.terminal.show import drawn_below
+        from troth.watch.terminal import drawn_below
 
         console = Console(stderr=True)
         with drawn_below(RunFolder(place), console):

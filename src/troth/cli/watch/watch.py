@@ -47,7 +47,7 @@ def watch(
     from troth.watch.server import PageServer
 
     if terminal:
-        from troth.watch.terminal.show import watch_here
+        from troth.watch.terminal import watch_here
 
         with with_events(run_folder(run), manifest) as folder:
             watch_here(folder)
