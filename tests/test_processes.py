@@ -1,5 +1,5 @@
 """Processes that people do not see do not hear Ctrl-C, from their first moment on; import nothing from the folder
-that they are started in; and are asked before they are ended."""
+that they are started in; and end with those that started them."""
 
 import multiprocessing
 import os
@@ -15,7 +15,7 @@ import pytest
 from troth.audit import signatures
 from troth.audit.report import Report
 from troth.crypto import PeerId
-from troth.processes import Died, asked_to_stop, interrupts_ignored, work_through
+from troth.processes import Died, interrupts_ignored, work_through
 from troth.swarm.plan import SwarmPlan, rehearsal
 from troth.swarm.run import Swarm
 
@@ -84,62 +84,33 @@ def test_the_process_that_verifies_signatures(monkeypatch: pytest.MonkeyPatch) -
         checker.add(signatures.Claim("here", PeerId(bytes(32)), b"", bytes(64)))
 
 
-def _until_asked(job: str) -> str:
-    """Work until somebody wants it to end."""
-    while not asked_to_stop():
-        time.sleep(0.01)
-    return f"{job} half-way"
-
-
 def _endless(job: str) -> str:
     Path(job).touch()
     while True:
         time.sleep(0.01)
 
 
-def _dies_when_asked(job: str) -> str:
-    _until_asked(job)
-    os._exit(3)
+def _dies(job: str) -> str:
+    if job == "a":
+        os._exit(3)
+    return job
 
 
-def test_jobs_under_way_are_asked_to_stop_and_say_how_far_they_came() -> None:
-    asked: list[bool] = []
-    until = time.monotonic() + 0.5
-    done = work_through(_until_asked, "abc", 2, until, grace_s=60.0, on_stop=lambda: asked.append(True))
-    assert sorted(done) == [("a", "a half-way"), ("b", "b half-way")]
-    assert asked == [True]
+def test_a_process_that_dies_is_a_result_and_the_next_job_is_done() -> None:
+    assert list(work_through(_dies, ["a", "b"], 1)) == [("a", Died(3)), ("b", "b")]
+
+
+def test_jobs_under_way_are_ended_when_the_time_is_up() -> None:
+    assert list(work_through(_endless, [os.devnull], 1, time.monotonic() + 0.1)) == []
     assert not multiprocessing.active_children()
 
 
-def test_a_job_that_does_not_listen_is_ended_after_the_grace() -> None:
-    assert list(work_through(_endless, [os.devnull], 1, time.monotonic() + 0.1, grace_s=0.5)) == []
-    assert not multiprocessing.active_children()
-
-
-def test_a_job_that_dies_when_it_is_asked_is_said_to_have_died() -> None:
-    done = list(work_through(_dies_when_asked, ["a"], 1, time.monotonic() + 0.1, grace_s=60.0))
-    assert done == [("a", Died(3))]
-
-
-def test_a_closed_generator_asks_too(tmp_path: Path) -> None:
-    """It waits for the last words, though nobody hears them."""
-    asked: list[bool] = []
-    jobs = [str(tmp_path / "first"), str(tmp_path / "second")]
-    done = work_through(_touch_then_wait, jobs, 1, grace_s=60.0, on_stop=lambda: asked.append(True))
-    assert next(done) == (jobs[0], "first")
+def test_a_closed_generator_leaves_no_process_behind(tmp_path: Path) -> None:
+    done = work_through(_touch_then_wait, [str(tmp_path / name) for name in ("first", "second")], 1)
+    assert next(done)[1] == "first"
     done.close()
-    assert asked == [True]
-    assert (tmp_path / "second").read_text() == "last words"
     assert not multiprocessing.active_children()
 
 
 def _touch_then_wait(job: str) -> str:
-    path = Path(job)
-    if path.name == "second":
-        _until_asked(job)
-        path.write_text("last words")
-    return path.name
-
-
-def test_nobody_is_asked_where_there_is_no_parent() -> None:
-    assert not asked_to_stop()
+    return Path(job).name if job.endswith("first") else _endless(job)

@@ -8,10 +8,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -61,51 +61,22 @@ class Died(NamedTuple):
         return f"the process that played it ended with exit code {self.exit_code}"
 
 
-_PARENT: "Connection[Any, Any] | None" = None  # the end of the pipe, in a process that works for another
-_asked = False
-
-
-def asked_to_stop() -> bool:
-    """Whether the parent wants the job under way to come to an end soon. Ends this process where the parent is gone: nobody would
-    hear of a result, and somebody else may have begun the same job."""
-    global _asked
-    try:
-        if _PARENT is not None and not _asked and _PARENT.poll():
-            _PARENT.recv()  # while a job is under way, the parent says nothing else
-            _asked = True
-    except (EOFError, OSError):
-        raise SystemExit(0) from None
-    return _asked
-
-
 def work_through(
-    work: Callable[[Job], Result],
-    jobs: Iterable[Job],
-    processes: int,
-    until: float | None = None,
-    *,
-    grace_s: float = 0.0,
-    on_stop: Callable[[], None] = lambda: None,
+    work: Callable[[Job], Result], jobs: Iterable[Job], processes: int, until: float | None = None
 ) -> Generator[tuple[Job, Result | Died]]:
     """Do jobs on several processes, each one job after the other; results as they come.
 
     Ends when all are there or at `until` by `time.monotonic`. Closing the generator stops earlier: at once, and without leaving a
     process behind. A process that dies is a result, not a hang. `work` is a function that a new process can import.
-
-    With `grace_s`, jobs under way are asked to stop first (`asked_to_stop`, `on_stop` is called), and have so long to give a last
-    result. At `until` it is yielded; where the generator is closed, or interrupted, nobody hears of it.
     """
     left = iter(jobs)
     workers: list[_Worker[Job, Result]] = []
     try:
         for job in islice(left, processes):
-            workers.append(_Worker(work, job, (signal.SIGTERM,) if grace_s else ()))
+            workers.append(_Worker(work, job))
         while workers:
             seconds = None if until is None else until - time.monotonic()
             if seconds is not None and seconds <= 0:
-                if grace_s:
-                    on_stop()
-                    yield from _last_results(workers, grace_s)
                 return
             ready = wait([worker.pipe for worker in workers], seconds)
             for worker in [worker for worker in workers if worker.pipe in ready]:
@@ -116,28 +87,9 @@ def work_through(
                 else:
                     worker.begin(job_next)
                 yield done
-    except BaseException:
-        if grace_s and workers:
-            on_stop()
-            for _ in _last_results(workers, grace_s):
-                pass
-        raise
     finally:
         for worker in workers:
             worker.stop()
-
-
-def _last_results(workers: "list[_Worker[Job, Result]]", grace_s: float) -> Generator[tuple[Job, Result | Died]]:
-    """Ask all to stop, and give what they say within so many seconds."""
-    until = time.monotonic() + grace_s
-    for worker in workers:
-        worker.ask_to_stop()
-    while workers and (seconds := until - time.monotonic()) > 0:
-        for pipe in wait([worker.pipe for worker in workers], seconds):
-            worker = next(worker for worker in workers if worker.pipe is pipe)
-            workers.remove(worker)
-            done = worker.job, worker.last_result()
-            yield done
 
 
 _NONE: Any = object()
@@ -148,16 +100,15 @@ class _Worker(Generic[Job, Result]):
 
     pipe: "Connection[Job, Result]"
 
-    def __init__(self, work: Callable[[Job], Result], job: Job, ignored: Sequence[signal.Signals] = ()) -> None:
+    def __init__(self, work: Callable[[Job], Result], job: Job) -> None:
         self._work = work
-        self._ignored = ignored
         self._start()
         self.begin(job)
 
     def _start(self) -> None:
         self.pipe, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_serve, args=(self._work, theirs), daemon=True)
-        with started_safely(*self._ignored):
+        with started_safely(signal.SIGTERM):  # sent to all of a service at once: the parent ends them
             self._process.start()
         theirs.close()
 
@@ -176,20 +127,6 @@ class _Worker(Generic[Job, Result]):
             self._start()
             return died
 
-    def ask_to_stop(self) -> None:
-        with suppress(OSError):  # it has died: `last_result` will say so
-            self.pipe.send(None)  # type: ignore[arg-type]
-
-    def last_result(self) -> Result | Died:
-        """The result, and the end of the process."""
-        try:
-            return self.pipe.recv()
-        except (EOFError, OSError):
-            self._process.join()
-            return Died(self._process.exitcode)
-        finally:
-            self.stop()
-
     def stop(self) -> None:
         self._process.kill()
         self._process.join()
@@ -197,11 +134,16 @@ class _Worker(Generic[Job, Result]):
 
 
 def _serve(work: Callable[[Job], Result], pipe: "Connection[Result, Job]") -> None:
-    """Serve until the parent is gone, or has said that it wants no more."""
-    global _PARENT
-    _PARENT = pipe
-    try:
-        while not _asked and (job := pipe.recv()) is not None:
-            pipe.send(work(job))
-    except (EOFError, OSError):
-        return
+    """Serve until the parent has gone."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.send(work(pipe.recv()))
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as its parent is gone, however that ended: somebody else may begin the same job again."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(0)

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,23 +21,9 @@ if TYPE_CHECKING:
     from troth.lab.sweeps.run import Progress
     from troth.lab.sweeps.store import Store
     from troth.lab.sweeps.sweep import Job, Plan, Sweep
-    from troth.lab.sweeps.unfinished import Keeping
 
 _SHOWN = 5  # failed runs that are named in the end
-_GIB = 1 << 30
-_FIELDS = (
-    "out",
-    "data",
-    "only",
-    "extend",
-    "engine",
-    "ray_address",
-    "device",
-    "workers",
-    "minutes",
-    "checkpoint_every",
-    "checkpoint_most",
-)
+_FIELDS = ("out", "data", "only", "extend", "engine", "ray_address", "device", "workers", "minutes")
 
 
 class LabError(OperatorError):
@@ -61,13 +47,6 @@ def run(
     ray_address: Annotated[
         str | None, typer.Option(help="Address of a Ray cluster. Default: one on this machine, for this sweep.")
     ] = None,
-    checkpoint_every: Annotated[
-        float, typer.Option(help="Seconds between two checkpoints of a run under way. 0: none, and none is used.")
-    ] = 60.0,
-    checkpoint_most: Annotated[
-        float,
-        typer.Option(help="GiB that a run's checkpoint may have; a run with more begins anew when it is stopped."),
-    ] = 4.0,
     extend: Annotated[
         bool, typer.Option("--extend", help="The sweep has changed: keep the runs that it still has, set others aside.")
     ] = False,
@@ -75,8 +54,8 @@ def run(
     """Run all that a sweep describes and that is not in its folder yet.
 
     A sweep is a TOML file: what is fixed, what varies (axes), and the seeds; 'troth lab recipes matrix' prints one. Each run is
-    kept as soon as it is there (results.jsonl), and runs under way have checkpoints (unfinished/), so that the same command goes
-    on after Ctrl-C, SIGTERM, a crash or --minutes, and ends with the same results, bit for bit.
+    kept as soon as it is there (results.jsonl): after Ctrl-C, SIGTERM, a crash or --minutes, the same command makes those that
+    are missing, and ends with the same results, bit for bit.
 
     Then: troth lab report results/NAME
 
@@ -91,9 +70,8 @@ def run(
         plan = found.plan(data=data, override={} if device is None else {"device": device})
         wanted = plan.only(_labels(only or []))
         at_once, folder = _at_once(workers, wanted), out or Path("results") / found.name
-        keeping = _keeping(folder, engine, checkpoint_every, checkpoint_most)
         chosen = _engine(engine, ray_address)
-        store = _run(found, plan, wanted, folder, chosen, at_once, minutes, keeping, extend=extend)
+        store = _run(found, plan, wanted, folder, chosen, at_once, minutes, extend=extend)
     _print_end(store, wanted, plan)
 
 
@@ -122,17 +100,6 @@ def _engine(name: str, address: str | None) -> "Callable[..., Results]":
     if address is not None and name != "ray":
         raise LabError("--ray-address is for --engine ray")
     return chosen if address is None else partial(chosen, address=address)
-
-
-def _keeping(folder: Path, engine: str, every: float, most: float) -> "Keeping | None":
-    """How runs under way are kept; None if they are not."""
-    from troth.lab.sweeps.unfinished import Keeping
-
-    if not every >= 0:
-        raise LabError(f"--checkpoint-every takes seconds, or 0 for none, got {every:g}")
-    if not 0 < most < 1 << 20:
-        raise LabError(f"--checkpoint-most takes GiB, got {most:g}")
-    return Keeping.beside(folder, every, int(most * _GIB)) if every and engine == "local" else None
 
 
 class _Stopped(KeyboardInterrupt):
@@ -164,14 +131,12 @@ def _run(
     engine: "Callable[..., Results]",
     at_once: int,
     minutes: float | None,
-    keeping: "Keeping | None",
     *,
     extend: bool,
 ) -> "Store":
     from troth.cli.progress import Tally
     from troth.lab.sweeps.run import run_sweep
     from troth.lab.sweeps.sweep import in_words
-    from troth.lab.sweeps.unfinished import GRACE_S, halfway
 
     if minutes is not None and minutes <= 0:
         raise LabError(f"--minutes must be positive, got {minutes:g}")
@@ -179,35 +144,25 @@ def _run(
     labels = {cell.job.key: cell.labels for cell in wanted.cells}
     with Tally(sweep.name, len(wanted.jobs())) as tally, _terminated_politely():
 
-        def run_all(jobs: "Sequence[Job]", at_once: int, until: float | None) -> "Results":
-            stopping = f"stopping: runs under way have {GRACE_S:g} s to end their step and to write checkpoints"
-            kept = () if keeping is None else (keeping, lambda: tally.say(stopping))  # else it is not `local`
-            return engine(jobs, at_once, until, *kept)
-
         def show(progress: "Progress", job: "Job | None", performed: "Performed | None") -> None:
-            if job is not None and performed is not None:
-                said = [f" failed: {performed.found['error']}"] if performed.failed else []
-                for words in (*said, *(f": {note}" for note in performed.notes)):
-                    tally.say(printable(in_words(labels[job.key]) + words))
+            if job is not None and performed is not None and performed.failed:
+                tally.say(printable(f"{in_words(labels[job.key])} failed: {performed.found['error']}"))
             seconds = time.monotonic() - start
             left = None if not progress.done else (progress.of - progress.done) * seconds / progress.done
             if left is not None and minutes is not None:
                 left = min(left, max(0.0, 60 * minutes - seconds))
             done, of = progress.kept + progress.done, progress.kept + progress.of
             kept = f" ({progress.kept} from before)" if progress.kept else ""
-            rest = (("failed", progress.failed), ("resumed", progress.resumed), ("half-way", progress.halfway))
-            more = "".join(f", {count} {what}" for what, count in rest if count)
-            tally.show(done, f"{done} of {of} runs{kept}{more}, {at_once} at a time", left)
+            failed = f", {progress.failed} failed" if progress.failed else ""
+            tally.show(done, f"{done} of {of} runs{kept}{failed}, {at_once} at a time", left)
 
         until = None if minutes is None else start + 60 * minutes
         try:
             return run_sweep(
-                sweep, plan, folder, run_all, at_once=at_once, only=wanted, until=until, extend=extend, on_run=show
+                sweep, plan, folder, engine, at_once=at_once, only=wanted, until=until, extend=extend, on_run=show
             )
         except KeyboardInterrupt as why:
-            under_way = len(halfway(folder, labels))
-            parts = f", {under_way} of the runs half-way" if under_way else ""
-            tally.say(f"interrupted: what was done is in {folder}{parts}; the same command goes on")
+            tally.say(f"interrupted: what was done is in {folder}; the same command goes on")
             # Not Typer's exit: with this code it would say that nothing was written.
             sys.exit(why.exit_code if isinstance(why, _Stopped) else 128 + signal.SIGINT)
 
@@ -222,11 +177,7 @@ def _print_end(store: "Store", wanted: "Plan", plan: "Plan") -> None:
         typer.echo(printable(f"failed: {in_words(line['labels'])}: {line['error']}"))
     typer.echo(f"results  {store.folder / 'results.jsonl'}")
     if left:
-        from troth.lab.sweeps.unfinished import halfway
-
-        under_way = len(halfway(store.folder, store.missing & {cell.job.key for cell in wanted.cells}))
-        parts = f", {under_way} of them half-way" if under_way else ""
-        typer.echo(f"{left} runs are left{parts}: the same command goes on")
+        typer.echo(f"{left} runs are left: the same command goes on")
     if failed:
         typer.echo(f"{len(failed)} runs failed: the same command tries them again")
         raise typer.Exit(1)

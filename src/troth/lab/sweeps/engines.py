@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from functools import partial
+from contextlib import closing
 from typing import Any
 
 from troth.errors import OperatorError
 from troth.extras import how_to_install
 from troth.lab.sweeps.perform import Performed, failure, perform
 from troth.lab.sweeps.sweep import Job
-from troth.lab.sweeps.unfinished import GRACE_S, Keeping
 from troth.processes import Died, work_through
 
 Results = Generator[tuple[Job, Performed]]
@@ -20,27 +19,17 @@ class EngineError(OperatorError):
     """An engine that is not here."""
 
 
-def local(
-    jobs: Sequence[Job],
-    at_once: int,
-    until: float | None,
-    keeping: Keeping | None = None,
-    on_stop: Callable[[], None] = lambda: None,
-) -> Results:
-    """On processes of this machine. With `keeping`, runs under way are kept, and may be kept once more before they stop."""
-    work, grace_s = partial(perform, keeping=keeping), GRACE_S if keeping is not None else 0.0
-    done = work_through(work, jobs, at_once, until, grace_s=grace_s, on_stop=on_stop)
-    try:
+def local(jobs: Sequence[Job], at_once: int, until: float | None) -> Results:
+    """On processes of this machine."""
+    with closing(work_through(perform, jobs, at_once, until)) as done:
         for job, performed in done:
             yield job, Performed(failure(str(performed)), 0.0) if isinstance(performed, Died) else performed
-    finally:
-        done.close()
 
 
 def ray(jobs: Sequence[Job], at_once: int, until: float | None, address: str | None = None) -> Results:
     """On a Ray cluster: one that runs at `address`, or one made here for this sweep alone.
 
-    Its machines need Troth, and the sweep's folder and data at the same places. Runs under way are not kept: they begin anew.
+    Its machines need Troth, and the sweep's folder and data at the same places.
     """
     cluster = _started(at_once, address)
     remote = cluster.remote(num_cpus=1, max_retries=2)(perform)

@@ -1,5 +1,6 @@
 """One run of a sweep, in whatever process it is: from its options to what goes into the results."""
 
+import time
 from contextlib import redirect_stdout
 from sys import stderr
 from typing import Any, NamedTuple
@@ -9,8 +10,8 @@ import torch
 from troth.evidence import RunSummary
 from troth.evidence.summary import finite_or_none
 from troth.lab.sweeps.sweep import Job, key_of
-from troth.lab.sweeps.unfinished import Keeper, Keeping
 from troth.plugins import blamed, in_one_line
+from troth.simulation import start
 
 _CHANGED = "a file that it names, or Troth itself, is not the one that the sweep began with: run the sweep again"
 
@@ -20,35 +21,26 @@ class Performed(NamedTuple):
 
     found: dict[str, Any]
     seconds: float
-    stopped: bool = False  # before its end: there are no results, but the run may be kept half-way
-    resumed: bool = False  # it went on where it had been stopped
-    notes: tuple[str, ...] = ()  # for people: why it is not kept half-way, for instance
 
     @property
     def failed(self) -> bool:
         return "error" in self.found
 
 
-def perform(job: Job, keeping: Keeping | None = None) -> Performed:
-    """Run a job to its end with one thread. An error is a result: the other runs go on.
-
-    With `keeping` it goes on where it was stopped, and is kept while it is under way.
-    """
+def perform(job: Job) -> Performed:
+    """Run a job to its end with one thread. An error is a result: the other runs go on."""
     torch.set_num_threads(1)  # runs share the cores, and bits must not depend on how
     torch.set_default_dtype(torch.float32)  # a user's own file in a run before may have left another
-    keeper = Keeper(job.key, keeping)
-    stopped = False
+    began = time.monotonic()
     try:
         with job.at_its_place(), redirect_stdout(stderr):  # what a user's own file prints is not our output
             scenario = job.scenario()
             if key_of(scenario.config()) != job.key:
                 return Performed(failure(_CHANGED), 0.0)
-            run = keeper.begin(scenario)
-            stopped = any(keeper.stops_after(run) for _ in run)
-            found = {} if stopped else _found(run.finish().summary)
+            found = _found(start(scenario, evidence=False).finish().summary)
     except Exception as error:
         found = failure(blamed(error) or in_one_line(error))
-    return Performed(found, keeper.seconds, stopped, keeper.resumed is not None, tuple(keeper.notes))
+    return Performed(found, time.monotonic() - began)
 
 
 def failure(why: str) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from troth.lab.sweeps.engines import Engine
 from troth.lab.sweeps.perform import Performed
 from troth.lab.sweeps.store import Store
 from troth.lab.sweeps.sweep import Job, Plan, Sweep
-from troth.lab.sweeps.unfinished import forget, halfway
 
 
 @dataclass(frozen=True)
@@ -20,8 +19,6 @@ class Progress:
     of: int
     kept: int  # from before
     failed: int
-    halfway: int = 0  # of those that are left, kept half-way
-    resumed: int = 0  # of those that are done, went on from there
 
 
 def run_sweep(
@@ -38,34 +35,19 @@ def run_sweep(
 ) -> Store:
     """Make the runs that are missing, or those of them that are in `only`, and keep each as soon as it is there.
 
-    Interrupted, by the time limit or by Ctrl-C, it loses the runs under way at most, and not even those if the engine keeps them;
-    called again, it goes on.
+    Interrupted, by the time limit or by Ctrl-C, it loses the runs under way; called again, it makes them and the rest.
     """
     store = Store(folder, sweep, plan.cells, extend=extend)
     wanted = (only or plan).jobs()
     jobs = [job for job in wanted if job.key in store.missing]
-    left, done, failed, resumed = {job.key for job in jobs}, 0, 0, 0
-
-    def tell(job: Job | None = None, performed: Performed | None = None) -> None:
-        under_way = len(halfway(folder, left))
-        on_run(Progress(done, len(jobs), len(wanted) - len(jobs), failed, under_way, resumed), job, performed)
-
-    for key in halfway(folder, {job.key for job in wanted} - left):
-        forget(folder, key)  # the result was kept, and then the machine was gone
-    tell()
+    progress = Progress(0, len(jobs), len(wanted) - len(jobs), 0)
+    on_run(progress, None, None)
     try:
         with closing(engine(jobs, at_once, until)) as results:
             for job, performed in results:
-                if not performed.stopped:
-                    store.add(job.key, performed.found, performed.seconds)
-                    done, failed = done + 1, failed + performed.failed
-                    resumed += performed.resumed
-                    left.discard(job.key)
-                if not performed.stopped and (performed.resumed or not performed.failed):
-                    forget(
-                        folder, job.key
-                    )  # a failure may be the checkpoint's: what failed once from there begins anew
-                tell(job, performed)
+                store.add(job.key, performed.found, performed.seconds)
+                progress = replace(progress, done=progress.done + 1, failed=progress.failed + performed.failed)
+                on_run(progress, job, performed)
     finally:
         store.close()
     return store
