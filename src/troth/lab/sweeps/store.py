@@ -94,10 +94,10 @@ class Store:
             head = {"key": key, "version": __version__, "sweep": self._sweep.name}
             lines[_place(key, cell.labels)] = {**head, "labels": cell.labels, "config": cell.config, **found}
         try:
+            self._lines |= lines  # first: `close`, after an interrupt, would drop from the file what is not here
             self._file.write(b"".join(map(_to_line, lines.values())))
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._lines |= lines
             with (self.folder / TIMES).open("ab") as file:
                 file.write(_to_line({"key": key, "seconds": round(seconds, 3), "machine": machine()}))
         except OSError as error:
