@@ -23,7 +23,8 @@ import torch
 from benchmarks.processes import own_manifest
 from troth.crypto import Identity, Seed, Slot, derive
 from troth.events.kinds import Stepped
-from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.builder import build_manifest
+from troth.network.manifest.options import ManifestOptions
 from troth.network.node.factory import PeerFactory
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions

@@ -21,7 +21,8 @@ import torch
 from benchmarks.network_peers import Laps, bare_transport, gloo, whole_peer
 from benchmarks.processes import started
 from troth.crypto import derive
-from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.builder import build_manifest
+from troth.network.manifest.options import ManifestOptions
 from troth.swarm.plan import SwarmPlan, founders_of
 
 PEERS, SIZE, ROUNDS, TURNS = 8, 10_000_000, 14, 2

@@ -28,7 +28,8 @@ from benchmarks.network_peers import Laps
 from benchmarks.overlap_peers import GRADIENT_S, butterfly_peer, troth_peer
 from benchmarks.processes import started
 from troth.crypto import derive
-from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.builder import build_manifest
+from troth.network.manifest.options import ManifestOptions
 from troth.swarm.plan import SwarmPlan, founders_of
 
 PEERS, SIZE, DELAY_S = 8, 1_000_000, 0.05

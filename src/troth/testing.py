@@ -22,7 +22,8 @@ from troth.api.simulate import simulate
 from troth.attacks import GradientAttack, make_attack
 from troth.attacks.gradient.base import asks_for_layout, forging
 from troth.crypto import derive, stream
-from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.builder import build_manifest
+from troth.network.manifest.options import ManifestOptions
 from troth.plugins import in_its_folder
 from troth.swarm.plan import SwarmPlan, founders_of
 from troth.training import Problem, Task, check_pure, make_task

@@ -10,7 +10,7 @@ import torch
 
 import troth
 from troth.api.new import NewOptions
-from troth.network.manifest.builder import ManifestOptions
+from troth.network.manifest.options import ManifestOptions
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,10 @@ from troth.api import evidence_files
 from troth.api.evidence_files import expand
 from troth.api.verify import Result, VerifyError, verify_path, verify_paths
 from troth.lab.results import write_evidence
-from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.options import ManifestOptions
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.swarm.plan import SwarmPlan
 from troth.training import make_task

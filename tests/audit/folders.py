@@ -6,9 +6,10 @@ from pathlib import Path
 
 from troth.crypto import Identity, PeerId, Signature, Slot, derive
 from troth.network.disk.checkpoints import Marks
-from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.options import ManifestOptions
 from troth.network.node.evidence import EvidenceFiles
 from troth.network.node.folder import PeerFolder
 from troth.protocol.core.channel import AttemptView, Channel, ForwardingChannel, Said

@@ -17,9 +17,10 @@ from troth.cli.join import _Screen, _Stop, is_drawable
 from troth.crypto import Identity
 from troth.errors import OperatorError
 from troth.extras import how_to_install
-from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.options import ManifestOptions
 from troth.network.node.node import Node
 from troth.protocol.core.state import Outcome
 from troth.swarm.plan import SwarmError

@@ -46,7 +46,7 @@ def subcommand(words: list[str]) -> tuple[Any, list[str]]:
     found: Any = typer.main.get_command(app)
     while hasattr(found, "commands") and words and not words[0].startswith("-"):
         assert words[0] in found.commands, f"troth has no command {words[0]}"
-        found, words = found.commands[words[0]], words[1:]
+        _, found, words = found.resolve_command(typer.Context(found), words)
     return found, words
 
 

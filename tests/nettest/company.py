@@ -10,8 +10,8 @@ from typing import Self
 
 from tests.nettest.peer import Peer, found_run
 from troth.crypto import Identity
-from troth.network.manifest.builder import ManifestOptions
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.options import ManifestOptions
 
 _LOOK_EVERY_S = 0.2
 _TAIL = 12  # lines of each log, when something took too long

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.nettest.company import all_at
 from tests.nettest.world import World
-from troth.network.manifest.builder import ManifestOptions
+from troth.network.manifest.options import ManifestOptions
 
 
 def test_far_away_with_some_loss_is_still_a_member(tmp_path: Path) -> None:

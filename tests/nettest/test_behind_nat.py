@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.nettest.world import PORT, World
-from troth.network.manifest.builder import ManifestOptions
+from troth.network.manifest.options import ManifestOptions
 
 
 def test_a_peer_that_cannot_be_dialled_dials_the_others(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import troth.network
 import troth.protocol
 from tests.nettest.company import Company, on_loopback
 from troth.crypto import Identity
-from troth.network.manifest.builder import ManifestOptions
+from troth.network.manifest.options import ManifestOptions
 from troth.network.transport import tls
 
 # Python reads this file first: from then on `time.time` is wrong, and runs backwards.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.nettest.company import all_at
 from tests.nettest.world import World
-from troth.network.manifest.builder import ManifestOptions
+from troth.network.manifest.options import ManifestOptions
 
 # 40 ms one way: a step takes about two thirds of a second on any machine, so the run lasts longer than what happens in it.
 OPTIONS = ManifestOptions(steps=45, delta_s=0.5, compute_s=0.5, bulk_s=0.5)

@@ -9,7 +9,7 @@ from tests.nettest.company import Company
 from tests.nettest.peer import Peer
 from tests.nettest.two_homes import reaches, two_homes
 from troth.crypto import Identity
-from troth.network.manifest.builder import ManifestOptions
+from troth.network.manifest.options import ManifestOptions
 
 _OPTIONS = ManifestOptions(steps=80, probation=16)
 _DELAY_S = 0.05

@@ -10,8 +10,8 @@ import pytest
 from tests.nettest.company import Company, on_loopback
 from tests.nettest.peer import TROTH
 from troth.crypto import Identity
-from troth.network.manifest.builder import ManifestOptions
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.options import ManifestOptions
 
 OPTIONS = ManifestOptions(steps=5, delta_s=0.5, compute_s=0.5, bulk_s=0.5)
 

@@ -26,7 +26,7 @@ from typing import Self
 
 from tests.nettest.company import Company
 from tests.nettest.peer import run_here
-from troth.network.manifest.builder import ManifestOptions
+from troth.network.manifest.options import ManifestOptions
 
 PORT = 7000
 _COMMAND_S = 20.0

@@ -11,7 +11,6 @@ from troth.files import write_bytes, write_text
 from troth.network.disk.proofs import proven_state
 from troth.network.manifest.builder import (
     BuiltManifest,
-    ManifestOptions,
     OnStage,
     Origin,
     build_manifest,
@@ -23,6 +22,7 @@ from troth.network.manifest.continuing import options_from
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import initial_state_file, origin_file
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.options import ManifestOptions
 from troth.specs import check_keywords
 
 

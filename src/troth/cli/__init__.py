@@ -1,36 +1,72 @@
-"""The command line: one file per command. Heavy imports happen inside commands, so that `troth --help` is instant."""
+"""The command line: a table of commands. Each is imported when it is asked for: `troth --help` is instant, and a member of a run
+imports nothing that lies or simulates."""
 
 import os
 import sys
 import warnings
-from typing import NoReturn
+from importlib import import_module
+from typing import Any, NoReturn
 
 import typer
 from typer import Typer
+from typer.core import TyperCommand, TyperGroup
 
-from troth.cli.audit import audit
-from troth.cli.chaos import chaos
-from troth.cli.demo import demo
-from troth.cli.doctor import doctor
-from troth.cli.export import export, invite
-from troth.cli.join import join
-from troth.cli.key import key
-from troth.cli.lab import lab
-from troth.cli.lists import attacks, defences, example, tasks
-from troth.cli.new import new
-from troth.cli.simulate import simulate
-from troth.cli.swarm import swarm
-from troth.cli.verify import verify
-from troth.cli.watch.report import report
-from troth.cli.watch.status import status
-from troth.cli.watch.watch import watch
 from troth.errors import OperatorError, printable
 from troth.version import __version__
 
 _INTERRUPTED = 130
+_COMMANDS = {  # by name: where it is, and what it does
+    "demo": ("troth.cli.demo:demo", "Real processes learn to read digits together; some of them lie."),
+    "simulate": ("troth.cli.simulate:simulate", "Train among liars on this machine, in one process."),
+    "key": ("troth.cli.key:key", "Make, show and keep the key that you take part with."),
+    "new": ("troth.cli.new:new", "Write down what the members of a run agree on."),
+    "join": ("troth.cli.join:join", "Join a run and train until it ends."),
+    "export": ("troth.cli.export:export", "Write the model of a checkpoint as a state_dict."),
+    "invite": ("troth.cli.export:invite", "Print an invitation, by which a newcomer knows the run."),
+    "swarm": ("troth.cli.swarm:swarm", "Start real peers over loopback, and follow them live."),
+    "watch": ("troth.cli.watch.watch:watch", "See a run of this machine on a web page."),
+    "status": ("troth.cli.watch.status:status", "Say in a line how each member of this machine does."),
+    "report": ("troth.cli.watch.report:report", "Write the page of a run as one HTML file."),
+    "verify": ("troth.cli.verify:verify", "Check evidence of bans, and models, of a run that you know."),
+    "audit": ("troth.cli.audit:audit", "Check a whole run that you did not take part in, offline."),
+    "doctor": ("troth.cli.doctor:doctor", "Measure how far other hardware would be from this machine."),
+    "chaos": ("troth.cli.chaos:chaos", "Try to break the protocol, in thousands of small worlds."),
+    "lab": ("troth.cli.lab:lab", "Experiments: every attack against every defence, your own."),
+    "attacks": ("troth.cli.lists:attacks", "List the attacks, with their options."),
+    "defences": ("troth.cli.lists:defences", "List the defences."),
+    "tasks": ("troth.cli.lists:tasks", "List the tasks, with their options, or check one."),
+    "example": ("troth.cli.lists:example", "Print a file to begin your own attack, rule, task or metric with."),
+}
+
+
+def load(name: str) -> Any:
+    """Import a command."""
+    module, _, attribute = _COMMANDS[name][0].partition(":")
+    found = getattr(import_module(module), attribute)
+    if isinstance(found, Typer):
+        return typer.main.get_command(found)
+    alone = Typer(add_completion=False, rich_markup_mode=None)
+    alone.command(name)(found)
+    return typer.main.get_command(alone)
+
+
+class _Commands(TyperGroup):
+    """The commands; each is a name and a line until it is asked for."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {
+            name: TyperCommand(name, help=line, rich_markup_mode=None) for name, (_, line) in _COMMANDS.items()
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else load(name), rest
+
 
 app = Typer(
     name="troth",
+    cls=_Commands,
     help="Train one neural network together with people you do not trust.",
     epilog="Start with: troth demo",
     add_completion=True,
@@ -38,26 +74,6 @@ app = Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo)
-app.command()(simulate)
-app.add_typer(key, name="key")
-app.command()(new)
-app.command()(join)
-app.command()(export)
-app.command()(invite)
-app.command()(swarm)
-app.command()(watch)
-app.command()(status)
-app.command()(report)
-app.command()(verify)
-app.command()(audit)
-app.command()(doctor)
-app.command()(chaos)
-app.add_typer(lab, name="lab")
-app.command()(attacks)
-app.command()(defences)
-app.command()(tasks)
-app.command()(example)
 
 
 def _show_version(asked: bool) -> None:

@@ -1,19 +1,24 @@
-"""Library errors name fields (`metrics_port`); a person at the command line knows options (`--metrics-port`).
+"""Options of commands: those that a dataclass declares, and those that several commands have.
 
-Also what several commands have: options, and the question before a program of whoever wrote a manifest is run here.
+Library errors name fields (`metrics_port`); a person at the command line knows options (`--metrics-port`). Also the question
+before a program of whoever wrote a manifest is run here.
 """
 
+import functools
+import inspect
 import os
 import pwd
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from troth.errors import OperatorError, one_word, printable
+from troth.options import Declared, declared
 
 if TYPE_CHECKING:
     from troth.network.manifest.consent import TaskCode
@@ -36,6 +41,68 @@ def rephrased(text: str, options: Mapping[str, str]) -> str:
     text = re.sub(r"`(\w+)`", lambda found: f"--{options[found[1]]}" if found[1] in options else found[0], text)
     first = re.match(r"\w+", text)
     return text if first is None or first[0] not in options else f"--{options[first[0]]}{text[first.end() :]}"
+
+
+def takes(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that a dataclass declares, in place of its parameter `options`.
+
+    The command gets a dictionary, by field, of those that were typed: all others have the dataclass's defaults."""
+    offered = [one for one in declared(kind) if one.option is not None]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command).parameters
+        given = [_parameter(one) for one in offered]
+        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        replaced = [[context, *given] if name == "options" else [parameter] for name, parameter in own.items()]
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for some in replaced for one in some]
+
+        @functools.wraps(command)
+        def run(context: typer.Context, **values: Any) -> None:
+            options = {one.name: _value(one, values.pop(one.name)) for one in offered}
+            typed = {name: value for name, value in options.items() if _is_typed(context, name)}
+            command(options=typed, **values)
+
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        return run
+
+    return decorate
+
+
+def flags_of(kind: type) -> dict[str, str]:
+    """Name of each field of a dataclass of options on the command line, for `as_options`."""
+    return {one.name: one.flag for one in declared(kind)}
+
+
+def _parameter(one: Declared) -> inspect.Parameter:
+    """An option as Typer wants it: a plain type and a default."""
+    assert one.option is not None
+    default: Any = one.default
+    if one.choices:
+        enum: Any = StrEnum
+        plain: Any = enum(one.name, [(choice.upper(), choice) for choice in one.choices])
+        default = plain(one.default)
+    elif list in one.kinds:
+        plain, default = list[str] | None, None
+    else:
+        (plain,) = one.kinds
+        plain = plain if one.default is not None else plain | None
+    shown = one.option.shown or True
+    info = typer.Option(f"--{one.flag}", help=one.option.help, show_default=shown)
+    return inspect.Parameter(
+        one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[plain, info]
+    )
+
+
+def _value(one: Declared, value: Any) -> Any:
+    if list in one.kinds:
+        return tuple(value or ())
+    return value.value if isinstance(value, StrEnum) else value
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is None or source.name != "DEFAULT"
 
 
 class OptionError(OperatorError):

@@ -1,13 +1,13 @@
 """`troth new`: write the manifest of a run."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from troth.cli.fields import as_options
+from troth.cli.fields import as_options, takes
 from troth.cli.progress import telling
+from troth.network.manifest.options import ManifestOptions
 
 if TYPE_CHECKING:
     from troth.api.new import NewOptions
@@ -15,13 +15,9 @@ if TYPE_CHECKING:
     from troth.network.manifest.manifest import Manifest
 
 
-class _Device(StrEnum):
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
+@takes(ManifestOptions)
 def new(
-    context: typer.Context,
+    *,
     manifest: Annotated[Path, typer.Argument(help="The file to write, for instance run.toml.")],
     founder: Annotated[
         list[str],
@@ -37,84 +33,7 @@ def new(
             help="What to train: see 'troth tasks'; or your own my_task.py. Default: digits, or that of --continues."
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="For people to read. Default: the task's.")] = None,
-    byzantine: Annotated[
-        int | None,
-        typer.Option(help="How many liars the run promises to withstand. Default: as many as so many founders can."),
-    ] = None,
-    validators: Annotated[int, typer.Option(help="How many peers audit instead of contributing, each step.")] = 1,
-    beyond_guarantee: Annotated[
-        bool, typer.Option("--beyond-guarantee", help="Allow more liars than the guarantee covers.")
-    ] = False,
-    tau: Annotated[float | None, typer.Option(help="Clipping radius. Default: the task's.")] = None,
-    tau_auto: Annotated[
-        float | None,
-        typer.Option(help="Let the radius follow this share (at most 0.5) of the usual distance from the aggregate."),
-    ] = None,
-    hardware_deviation: Annotated[
-        float | None,
-        typer.Option(
-            help="How much gradients may differ between members' hardware. 'troth doctor' measures it. Default: not at "
-            "all, so audits are exact, and all members need machines of one class ('troth doctor' shows it)."
-        ),
-    ] = None,
-    probation: Annotated[
-        int,
-        typer.Option(
-            help="Open the door: strangers may join, and are members after so many steps of audited work. At least 6·n/(n − b), "
-            "for n founders of whom b may lie; 8·n/m is usual, with m validators. 0: founders only."
-        ),
-    ] = 0,
-    projections: Annotated[int, typer.Option(help="Numbers that a report holds for each part.")] = 16,
-    steps: Annotated[int | None, typer.Option(help="How many steps. Default: the task's.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the initial parameters.")] = 0,
-    start: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            help="Begin from this instead: a peer's folder (its last checkpoint), a checkpoint, or a model of the task's "
-            "form, as safetensors. It is put beside the manifest, and everybody needs both.",
-        ),
-    ] = None,
-    continues: Annotated[
-        Path | None,
-        typer.Option(
-            help="Manifest of the run that --from comes from, to go on with other settings or members: the newest state in that "
-            "folder that enough of its members signed is taken, and whoever joins checks their signatures. All that is not given "
-            "here is as in that manifest; what differs is printed."
-        ),
-    ] = None,
-    optimizer: Annotated[
-        str | None, typer.Option(help="sgd, adamw or lamb; options as in sgd:momentum=0.9. Default: the task's.")
-    ] = None,
-    rate: Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")] = None,
-    schedule: Annotated[
-        str, typer.Option(help="Learning rate over time: constant, cosine, linear, step or restarts.")
-    ] = "cosine",
-    warmup: Annotated[int, typer.Option(help="Steps over which the learning rate rises to its value.")] = 0,
-    device: Annotated[_Device, typer.Option(help="Where members compute gradients.")] = _Device.CPU,
-    one_by_one: Annotated[
-        bool, typer.Option("--one-by-one", help="Never compute several gradients in one call.")
-    ] = False,
-    delta: Annotated[float, typer.Option(help="Seconds that a message between honest peers may take at least.")] = 2.0,
-    compute: Annotated[
-        float | None,
-        typer.Option(help="Seconds for a gradient or an audit. Default: ten times what a gradient takes here."),
-    ] = None,
-    bulk: Annotated[
-        float | None,
-        typer.Option(help="Seconds for the model's parts on their way. Default: enough for 20 Mbit/s."),
-    ] = None,
-    stretch: Annotated[
-        float,
-        typer.Option(
-            help="Upper limit of these times, as a multiple: they grow where most members measure that they must. "
-            "A peer that is later is left out."
-        ),
-    ] = 4.0,
-    data_where: Annotated[
-        str | None, typer.Option(help="Where members get the data, in words: an address, a command.")
-    ] = None,
+    options: dict[str, Any],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a manifest that is there already.")] = False,
 ) -> None:
     """Write down what the members of a run agree on: one file, to send to everybody.
@@ -132,62 +51,16 @@ def new(
     with telling("loading PyTorch"):
         import torch
 
-        from troth.api.new import NewOptions, write_new
+        from troth.api.new import write_new
 
     torch.set_num_threads(1)  # as 'troth join' does unless asked otherwise: the time of a gradient is measured here
-    options = NewOptions(
-        name=name,
-        steps=steps,
-        optimizer=optimizer,
-        rate=rate,
-        schedule=schedule,
-        warmup=warmup,
-        seed=seed,
-        initial_state=start,
-        continues=continues,
-        byzantine=byzantine,
-        validators=validators,
-        projections=projections,
-        tau=tau,
-        tau_auto=tau_auto,
-        deviation=hardware_deviation,
-        beyond_guarantee=beyond_guarantee,
-        probation=probation,
-        device=device.value,
-        one_by_one=one_by_one,
-        delta_s=delta,
-        compute_s=compute,
-        bulk_s=bulk,
-        stretch=stretch,
-        data_where=data_where,
-    )
-    if continues is None:
+    if "continues" not in options:
         task = task or "digits"
-    else:
-        options = _typed(context, options)
     fields = ("founder", "overwrite", "continues", "from", "probation", "task")
     with as_options(fields), telling("reading keys") as now:
-        built = write_new(manifest, task, founder, options, overwrite=overwrite, on_stage=now)
+        given = cast("NewOptions", options)
+        built = write_new(manifest, task, founder, given, overwrite=overwrite, on_stage=now)
     _print(manifest, built)
-
-
-_PARAMETERS = {  # of `new`, where the field has another name
-    "initial_state": "start",
-    "deviation": "hardware_deviation",
-    "delta_s": "delta",
-    "compute_s": "compute",
-    "bulk_s": "bulk",
-}
-
-
-def _typed(context: typer.Context, options: "NewOptions") -> "NewOptions":
-    """Without what was not typed: it is to be as in the run that is continued."""
-
-    def typed(field: str) -> bool:
-        source = context.get_parameter_source(_PARAMETERS.get(field, field))
-        return source is None or source.name != "DEFAULT"
-
-    return cast("NewOptions", {field: value for field, value in options.items() if typed(field)})
 
 
 def _print(path: Path, built: "BuiltManifest") -> None:

@@ -3,16 +3,20 @@
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from troth.cli.fields import as_options, flags_of, takes, use_threads
+from troth.cli.output import claimed
+from troth.cli.progress import Live
 from troth.cli.watch.page import HOST, Page, PageHost, PageOptions, PagePort
 from troth.errors import OperatorError
-
-if TYPE_CHECKING:
-    from troth.evidence import RunSummary
-    from troth.simulation import Started, StepReport
+from troth.evidence import RunSummary, slug
+from troth.lab.results import MODEL, EventWriter, save_results
+from troth.simulation import Scenario, Started, StepReport, start
+from troth.specs import file_of
+from troth.training.weights import write_model
 
 
 class SimulateError(OperatorError):
@@ -24,158 +28,25 @@ _UNUSED_SHARDS = (
     "a rule with a trusted server uses the task's shards (--defence centered-clip)"
 )
 
-# The run
-_Task = Annotated[str, typer.Option(help="What to train: see 'troth tasks'; or your own my_task.py.")]
-_Peers = Annotated[int, typer.Option(help="How many peers, the liars included.")]
-_Steps = Annotated[int | None, typer.Option(help="How many steps. Default: the task's.")]
-_Seed = Annotated[int, typer.Option(help="Everything random follows from it.")]
-_Start = Annotated[
-    Path | None,
-    typer.Option(
-        "--from",
-        help="Begin from this instead: a model of the task's form or a checkpoint, as safetensors, or a folder with one.",
-    ),
-]
-_Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-_Threads = Annotated[int, typer.Option(help="Threads to compute with; 0: as many as PyTorch likes.")]
-_OneByOne = Annotated[bool, typer.Option("--one-by-one", help="Compute gradients peer by peer instead of in one call.")]
 
-# Liars
-_Byzantine = Annotated[int, typer.Option(help="How many of them lie; 0 is the run without attack.")]
-_Attack = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="How they lie: see 'troth attacks'; with options: sign-flip:scale=10; or your own my_attack.py. Given "
-        "several times, the liars are dealt among the attacks evenly.",
-        show_default="sign-flip",
-    ),
-]
-_AttackStart = Annotated[int, typer.Option(help="First step of the attack.")]
-_AttackEvery = Annotated[int, typer.Option(help="Attack at every k-th step from then on.")]
-_AttackProbability = Annotated[float, typer.Option(help="Attack with this probability at each of them.")]
-_AttackStop = Annotated[int | None, typer.Option(help="The attack ends before this step.")]
-
-# The defence
-_Defence = Annotated[
-    str,
-    typer.Option(
-        help="troth (the protocol), or a rule with a trusted server: see 'troth defences'; or your own my_rule.py."
-    ),
-]
-_Validators = Annotated[int, typer.Option(help="How many peers audit instead of contributing, each step.")]
-_BeyondGuarantee = Annotated[
-    bool, typer.Option("--beyond-guarantee", help="Allow more liars than the guarantee covers.")
-]
-_Tau = Annotated[float | None, typer.Option(help="Clipping radius. Default: the task's.")]
-_TauAuto = Annotated[
-    float | None,
-    typer.Option(help="Let the radius follow this share (at most 0.5) of the usual distance from the aggregate."),
-]
-_DropOuts = Annotated[int, typer.Option(help="So many honest peers vanish, each at a random moment.")]
-
-# Strangers
-_Probation = Annotated[
-    int, typer.Option(help="Open the door: strangers work so many steps, and are checked, before they are members.")
-]
-_Slots = Annotated[int, typer.Option(help="How many strangers are on probation at a time.")]
-_Strangers = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Who comes to the door: honest, zeros, noise, old, copies, turns, leaves or names, as 'troth attacks' explains; "
-        "with options: noise:at=20,count=3. Can be given several times.",
-        show_default="nobody",
-    ),
-]
-
-# Workers of a trusted server
-_Momentum = Annotated[
-    float, typer.Option(help="Workers send m ← βm + g instead of gradients, with this β. Not with the defence troth.")
-]
-_MomentumAverage = Annotated[
-    bool, typer.Option("--momentum-average", help="They send m ← βm + (1−β)g: gradients' average, not their sum.")
-]
-
-# Hardware
-_Machines = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Classes of hardware: with cpu:peers=4 the last four peers compute on the CPU, whatever --device is; options "
-        "threads and float64. Can be given several times.",
-        show_default="none",
-    ),
-]
-_HardwareDeviation = Annotated[
-    float | None,
-    typer.Option(help="How much gradients differ between classes: audits allow for it. 'troth doctor' measures it."),
-]
-
-# Training
-_Optimizer = Annotated[
-    str | None, typer.Option(help="sgd, adamw or lamb; options as in sgd:momentum=0.9. Default: the task's.")
-]
-_Rate = Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")]
-_Schedule = Annotated[str, typer.Option(help="Learning rate over time: constant, cosine, linear, step or restarts.")]
-_Warmup = Annotated[int, typer.Option(help="Steps over which the learning rate rises to its value.")]
-_EvaluateEvery = Annotated[int, typer.Option(help="Evaluate the model every k steps.")]
-_Metric = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A metric beside the task's own: backdoor (how many images with the trigger are taken for its target), or your own "
-        "my_metric.py. Can be given several times.",
-        show_default="none",
-    ),
-]
-
-# Results
-_Out = Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/<name of the run>.")]
-_CheckpointEvery = Annotated[
-    int | None, typer.Option(help="Write the model every k steps too, to evaluate: checkpoints/step-….safetensors.")
-]
-_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of another run in --out.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print the summary, and nothing else, on standard output.")]
-
-
+@takes(Scenario)
 def simulate(
-    task: _Task = "digits",
-    peers: _Peers = 16,
-    byzantine: _Byzantine = 0,
-    attack: _Attack = None,
-    attack_start: _AttackStart = 50,
-    attack_every: _AttackEvery = 1,
-    attack_probability: _AttackProbability = 1.0,
-    attack_stop: _AttackStop = None,
-    defence: _Defence = "troth",
-    validators: _Validators = 1,
-    beyond_guarantee: _BeyondGuarantee = False,
-    tau: _Tau = None,
-    tau_auto: _TauAuto = None,
-    machines: _Machines = None,
-    hardware_deviation: _HardwareDeviation = None,
-    drop_outs: _DropOuts = 0,
-    probation: _Probation = 0,
-    slots: _Slots = 4,
-    strangers: _Strangers = None,
-    momentum: _Momentum = 0.0,
-    momentum_average: _MomentumAverage = False,
-    steps: _Steps = None,
-    seed: _Seed = 0,
-    optimizer: _Optimizer = None,
-    rate: _Rate = None,
-    schedule: _Schedule = "cosine",
-    warmup: _Warmup = 0,
-    evaluate_every: _EvaluateEvery = 10,
-    metric: _Metric = None,
-    start: _Start = None,
-    device: _Device = "cpu",
-    threads: _Threads = 1,
-    one_by_one: _OneByOne = False,
-    checkpoint_every: _CheckpointEvery = None,
-    out: _Out = None,
-    overwrite: _Overwrite = False,
+    options: dict[str, Any],
+    threads: Annotated[int, typer.Option(help="Threads to compute with; 0: as many as PyTorch likes.")] = 1,
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option(help="Write the model every k steps too, to evaluate: checkpoints/step-….safetensors."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/<name of the run>.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the results of another run in --out.")
+    ] = False,
     page: Page = False,
     page_port: PagePort = None,
     page_host: PageHost = HOST,
-    json: _Json = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the summary, and nothing else, on standard output.")
+    ] = False,
 ) -> None:
     """Train among liars on this machine: see them caught, or see what they do to the model.
 
@@ -187,66 +58,18 @@ def simulate(
 
     Example: troth simulate --byzantine 7 --attack sign-flip
     """
-    from troth.cli.fields import as_options, use_threads
-    from troth.simulation import Scenario
-    from troth.simulation import start as start_run
-
     if checkpoint_every is not None and checkpoint_every < 1:
         raise SimulateError(f"--checkpoint-every must be at least 1, got {checkpoint_every}")
     use_threads(threads)
-    with (
-        as_options(
-            Scenario.__dataclass_fields__,
-            {"deviation": "hardware-deviation", "initial_state": "from", "metrics": "metric"},
-        ),
-        redirect_stdout(sys.stderr),
-    ):
-        scenario = Scenario(
-            task=task,
-            peers=peers,
-            byzantine=byzantine,
-            attack=tuple(attack or ("sign-flip",)),
-            attack_start=attack_start,
-            attack_every=attack_every,
-            attack_probability=attack_probability,
-            attack_stop=attack_stop,
-            defence=defence,
-            validators=validators,
-            beyond_guarantee=beyond_guarantee,
-            tau=tau,
-            tau_auto=tau_auto,
-            machines=tuple(machines or ()),
-            deviation=hardware_deviation,
-            drop_outs=drop_outs,
-            probation=probation,
-            slots=slots,
-            strangers=tuple(strangers or ()),
-            momentum=momentum,
-            momentum_average=momentum_average,
-            steps=steps,
-            seed=seed,
-            optimizer=optimizer,
-            rate=rate,
-            schedule=schedule,
-            warmup=warmup,
-            evaluate_every=evaluate_every,
-            metrics=tuple(metric or ()),
-            device=device,
-            one_by_one=one_by_one,
-            initial_state=start,
-        )
-        run = start_run(scenario)
+    with as_options((), flags_of(Scenario)), redirect_stdout(sys.stderr):
+        run = start(Scenario(**options))
     _run(run, out, checkpoint_every, PageOptions(page, page_host, page_port), overwrite=overwrite, json=json)
 
 
 def _run(
-    run: "Started", out: Path | None, checkpoint_every: int | None, page: PageOptions, *, overwrite: bool, json: bool
+    run: Started, out: Path | None, checkpoint_every: int | None, page: PageOptions, *, overwrite: bool, json: bool
 ) -> None:
     """Train, write the results, and print them."""
-    from troth.cli.output import claimed
-    from troth.evidence import slug
-    from troth.lab.results import save_results
-
     scenario = run.scenario
     config = scenario.config()
     with claimed(out or Path("runs") / slug(config), config, overwrite=overwrite) as folder, page.of(folder, new=True):
@@ -262,12 +85,8 @@ def _run(
         raise typer.Exit(1)
 
 
-def _train(run: "Started", folder: Path, checkpoint_every: int | None) -> "list[StepReport]":
+def _train(run: Started, folder: Path, checkpoint_every: int | None) -> list[StepReport]:
     """Make all steps, live, with a checkpoint every so often and at the end."""
-    from troth.cli.progress import Live
-    from troth.lab.results import EventWriter
-    from troth.training.weights import write_model
-
     scenario, reports = run.scenario, []
     folder = folder / "checkpoints"
     old = set(folder.glob("step-*.safetensors"))
@@ -292,10 +111,8 @@ def _train(run: "Started", folder: Path, checkpoint_every: int | None) -> "list[
     return reports
 
 
-def _print_results(summary: "RunSummary", folder: Path) -> None:
+def _print_results(summary: RunSummary, folder: Path) -> None:
     """Print a line for each result; none is cut or wrapped, so that paths can be copied."""
-    from troth.lab.results import MODEL
-
     details = summary.details
     rows = [
         ("task", f"{summary.config['task']} ({details['parameters']:,} parameters)"),
@@ -325,7 +142,7 @@ def _print_results(summary: "RunSummary", folder: Path) -> None:
         typer.echo(f"{name:<{width}}  {value}")
 
 
-def _server_rows(summary: "RunSummary") -> list[tuple[str, str]]:
+def _server_rows(summary: RunSummary) -> list[tuple[str, str]]:
     """Whom a rule dropped, and whether there were more liars than its guarantee covers."""
     details, rows = summary.details, []
     if "removed" in details:
@@ -339,9 +156,7 @@ def _server_rows(summary: "RunSummary") -> list[tuple[str, str]]:
     return rows
 
 
-def _protocol_rows(summary: "RunSummary", folder: Path) -> list[tuple[str, str]]:
-    from troth.specs import file_of
-
+def _protocol_rows(summary: RunSummary, folder: Path) -> list[tuple[str, str]]:
     details, liars = summary.details, len(summary.byzantine)
     banned = [ban["peer"] for ban in details["banned"]]
     caught = len(set(banned) & set(summary.byzantine))

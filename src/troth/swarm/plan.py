@@ -12,9 +12,10 @@ from troth.attacks import AttackSchedule, Coalition, make_attack
 from troth.attacks.wire.behaviours import WIRE_BEHAVIOURS
 from troth.crypto import Identity, PeerId, derive, stream
 from troth.errors import OperatorError
-from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.options import ManifestOptions
 from troth.plugins import absolute, in_its_folder
 from troth.protocol.core.run import most_byzantine
 from troth.specs import pick

@@ -10,11 +10,12 @@ from tests.cli.test_lists import TASK
 from tests.network.manifest.plans import FOUNDERS, KEYS, SPEC
 from troth.crypto import PeerId
 from troth.errors import OperatorError
-from troth.network.manifest.builder import ManifestOptions, build_manifest, task_beside
+from troth.network.manifest.builder import build_manifest, task_beside
 from troth.network.manifest.checks import least_memory
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import mismatches
 from troth.network.manifest.founder import Founder
+from troth.network.manifest.options import ManifestOptions
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.door import least_probation
 from troth.protocol.core.run import Parameters

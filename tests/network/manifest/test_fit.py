@@ -11,10 +11,11 @@ import torch
 from tests.cli.test_lists import TASK
 from tests.network.manifest.plans import FOUNDERS, PLAN, SPEC
 from troth.crypto import Digest
-from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import mismatches
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.options import ManifestOptions
 from troth.network.manifest.sending import data_digests
 from troth.training import Problem, Task, TaskError, make_task
 from troth.training.fingerprint import code_digest, code_file, data_digest

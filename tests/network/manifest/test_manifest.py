@@ -7,8 +7,9 @@ import torch
 
 from tests.network.manifest.plans import FOUNDERS, KEYS, PLAN, SPEC
 from troth.crypto import derive
-from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.errors import ManifestError
+from troth.network.manifest.options import ManifestOptions
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import Scenario
 from troth.simulation.lockstep.protocol_run import ProtocolSimulation

@@ -12,10 +12,11 @@ from troth.crypto import Identity, Seed, derive
 from troth.events.kinds import Stepped
 from troth.evidence.model_file import from_text
 from troth.evidence.verify_model import proves_model
-from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.options import ManifestOptions
 from troth.network.mesh.inbox import StoppedError
 from troth.network.node import founding
 from troth.network.node.folder import PeerFolder

@@ -15,9 +15,10 @@ from unittest.mock import patch
 from tests.network.node.test_node import free_address
 from troth.crypto import Identity, Seed, derive
 from troth.events.kinds import Stepped
-from troth.network.manifest.builder import ManifestOptions, build_manifest
+from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.options import ManifestOptions
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions
 from troth.protocol.core.records import StepRecord

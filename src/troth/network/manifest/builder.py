@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -17,8 +17,9 @@ from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import import_initial_state
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.options import ManifestOptions
 from troth.network.manifest.sending import code_files, data_digests, data_files
-from troth.network.manifest.toml import MOST_DATA_FILES, STRETCH
+from troth.network.manifest.toml import MOST_DATA_FILES
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.door import AUDITS, least_probation, usual_slots
 from troth.protocol.core.run import Parameters, RunError, most_byzantine, usual_content_every
@@ -39,37 +40,6 @@ _SLOWEST_CONNECTION = 20e6 / 8  # bytes a second
 
 def silent(_: str) -> None:
     """Nobody listens."""
-
-
-@dataclass(frozen=True)
-class ManifestOptions:
-    """The choices of the person who writes a manifest. None: as the task suggests, as the protocol allows, or as measured."""
-
-    name: str | None = None
-    steps: int | None = None
-    optimizer: str | None = None
-    rate: float | None = None
-    schedule: str = "cosine"
-    warmup: int = 0
-    seed: int = 0
-    initial_state: Path | None = None  # a checkpoint, a peer's folder, or a model
-    continues: Path | None = None  # manifest of the run that it comes from: then its members' signatures go along
-    byzantine: int | None = None
-    validators: int = 1
-    projections: int = 16
-    tau: float | None = None
-    tau_auto: float | None = None
-    deviation: float | None = None
-    beyond_guarantee: bool = False
-    probation: int = 0  # steps that strangers work before they are members; 0: the door is closed
-    device: Literal["cpu", "cuda"] = "cpu"
-    one_by_one: bool = False
-    delta_s: float = 2.0
-    compute_s: float | None = None
-    bulk_s: float | None = None
-    stretch: float = STRETCH
-    memory_bytes: int | None = None
-    data_where: str | None = None
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from troth.network.manifest.builder import ManifestOptions
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.options import ManifestOptions
 
 _ITS_OWN = {"initial_state", "continues"}  # of every run that continues another
 

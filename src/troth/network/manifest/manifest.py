@@ -29,11 +29,11 @@ from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.fit import and_more, data_hint
 from troth.network.manifest.founder import Founder
 from troth.network.manifest.initial_state import check_origin, read_initial_state
+from troth.network.manifest.options import STRETCH
 from troth.network.manifest.resilience import Resilience
 from troth.network.manifest.sections import description, section_digests
 from troth.network.manifest.toml import (
     FORMAT,
-    STRETCH,
     DataSection,
     ProtocolSection,
     RunFile,

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from troth.bounded_toml import parse_toml
 from troth.errors import printable
 from troth.network.manifest.errors import ManifestError, quoted
+from troth.network.manifest.options import STRETCH
 from troth.protocol.core.run import Parameters
 from troth.version import __version__
 
@@ -20,7 +21,6 @@ FORMAT: Final = 3
 MOST_FOUNDERS = 256
 MOST_DATA_FILES = 1000
 MOST_CODE_FILES = 100
-STRETCH = 4.0
 
 
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]

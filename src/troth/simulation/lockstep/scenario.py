@@ -3,9 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,19 @@ from troth.attacks import ATTACKS, AttackSchedule, GradientAttack, make_attack
 from troth.attacks.at_times import AtTimes
 from troth.crypto import stream
 from troth.errors import OperatorError
+from troth.options import (
+    BeyondGuarantee,
+    OptimizerSpec,
+    Option,
+    Rate,
+    ScheduleName,
+    Steps,
+    Tau,
+    TauAuto,
+    Validators,
+    Warmup,
+    check_bounds,
+)
 from troth.plugins import name_of
 from troth.protocol.core.run import most_byzantine
 from troth.simulation.lockstep.defences import TROTH, check_rule, make_rule, specs_in
@@ -40,57 +52,92 @@ class Scenario:
     sequence, or a string with ` + ` between them.
     """
 
-    task: str | Task = "digits"
-    peers: int = 16
-    byzantine: int = 0
-    attack: AttackLike | Sequence[AttackLike] = "sign-flip"
-    attack_start: int = 50
-    attack_every: int = 1
-    attack_probability: float = 1.0
-    attack_stop: int | None = None
-    defence: str | Callable[..., Tensor] | RuleWithMemory = TROTH
-    validators: int = 1
-    beyond_guarantee: bool = False
-    tau: float | None = None
-    tau_auto: float | None = None
-    machines: str | Sequence[str] = ""  # classes of hardware: "cpu:peers=4" for the last four peers (see `MACHINES`)
-    deviation: float | None = None
-    drop_outs: int = 0
-    probation: int = 0  # steps that a stranger works before it is a member; 0: the door is closed
-    slots: int = 4  # strangers on probation at a time
-    strangers: str | Sequence[str] = ""  # who comes to the door: see `STRANGERS`
-    momentum: float = 0.0  # of the workers, β: with a trusted server they send m ← βm + g
-    momentum_average: bool = False  # m ← βm + (1 − β)g instead
-    steps: int | None = None
-    seed: int = 0
-    optimizer: str | None = None
-    rate: float | None = None
-    schedule: str = "cosine"
-    warmup: int = 0
-    evaluate_every: int = 10
-    metrics: str | Sequence[str] = ()  # specs of metrics beside the task's own: see `make_metric`
-    device: str = "cpu"
-    one_by_one: bool = False
-    initial_state: Path | None = None  # a model or checkpoint to begin from, or a folder with one; None: from the seed
+    task: Annotated[str | Task, Option("What to train: see 'troth tasks'; or your own my_task.py.")] = "digits"
+    peers: Annotated[int, Option("How many peers, the liars included.", least=1)] = 16
+    byzantine: Annotated[int, Option("How many of them lie; 0 is the run without attack.")] = 0
+    attack: Annotated[
+        AttackLike | Sequence[AttackLike],
+        Option(
+            "How they lie: see 'troth attacks'; with options: sign-flip:scale=10; or your own my_attack.py. Given several "
+            "times, the liars are dealt among the attacks evenly.",
+            shown="sign-flip",
+        ),
+    ] = "sign-flip"
+    attack_start: Annotated[int, Option("First step of the attack.")] = 50
+    attack_every: Annotated[int, Option("Attack at every k-th step from then on.")] = 1
+    attack_probability: Annotated[float, Option("Attack with this probability at each of them.")] = 1.0
+    attack_stop: Annotated[int | None, Option("The attack ends before this step.")] = None
+    defence: Annotated[
+        str | Callable[..., Tensor] | RuleWithMemory,
+        Option("troth (the protocol), or a rule with a trusted server: see 'troth defences'; or your own my_rule.py."),
+    ] = TROTH
+    validators: Validators = 1
+    beyond_guarantee: BeyondGuarantee = False
+    tau: Tau = None
+    tau_auto: TauAuto = None
+    machines: Annotated[
+        str | Sequence[str],
+        Option(
+            "Classes of hardware: with cpu:peers=4 the last four peers compute on the CPU, whatever --device is; options "
+            "threads and float64. Can be given several times.",
+            shown="none",
+        ),
+    ] = ""
+    deviation: Annotated[
+        float | None,
+        Option(
+            "How much gradients differ between classes: audits allow for it. 'troth doctor' measures it.",
+            flag="hardware-deviation",
+            positive=True,
+        ),
+    ] = None
+    drop_outs: Annotated[int, Option("So many honest peers vanish, each at a random moment.", least=0)] = 0
+    probation: Annotated[
+        int, Option("Open the door: strangers work so many steps, and are checked, before they are members.")
+    ] = 0
+    slots: Annotated[int, Option("How many strangers are on probation at a time.")] = 4
+    strangers: Annotated[
+        str | Sequence[str],
+        Option(
+            "Who comes to the door: honest, zeros, noise, old, copies, turns, leaves or names, as 'troth attacks' explains; "
+            "with options: noise:at=20,count=3. Can be given several times.",
+            shown="nobody",
+        ),
+    ] = ""
+    momentum: Annotated[
+        float, Option("Workers send m ← βm + g instead of gradients, with this β. Not with the defence troth.")
+    ] = 0.0
+    momentum_average: Annotated[bool, Option("They send m ← βm + (1−β)g: gradients' average, not their sum.")] = False
+    steps: Steps = None
+    seed: Annotated[int, Option("Everything random follows from it.")] = 0
+    optimizer: OptimizerSpec = None
+    rate: Rate = None
+    schedule: ScheduleName = "cosine"
+    warmup: Warmup = 0
+    evaluate_every: Annotated[int, Option("Evaluate the model every k steps.", least=1)] = 10
+    metrics: Annotated[
+        str | Sequence[str],
+        Option(
+            "A metric beside the task's own: backdoor (how many images with the trigger are taken for its target), or your own "
+            "my_metric.py. Can be given several times.",
+            flag="metric",
+            shown="none",
+        ),
+    ] = ()
+    device: Annotated[str, Option("cpu or cuda.")] = "cpu"
+    one_by_one: Annotated[bool, Option("Compute gradients peer by peer instead of in one call.")] = False
+    initial_state: Annotated[
+        Path | None,
+        Option(
+            "Begin from this instead: a model of the task's form or a checkpoint, as safetensors, or a folder with one.",
+            flag="from",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         self._check_types()
-        if self.peers < 1:
-            raise ScenarioError(f"`peers` must be at least 1, got {self.peers}")
+        check_bounds(self, ScenarioError)
         self._check_byzantine()
-        for name, value, least in (
-            ("`steps`", self.steps, 1),
-            ("`evaluate_every`", self.evaluate_every, 1),
-            ("`warmup`", self.warmup, 0),
-            ("`validators`", self.validators, 0),
-            ("`drop_outs`", self.drop_outs, 0),
-        ):
-            if value is not None and value < least:
-                raise ScenarioError(f"{name} must be at least {least}, got {value}")
-        for name in ("tau", "rate", "tau_auto", "deviation"):
-            number = getattr(self, name)
-            if number is not None and not (number > 0 and isfinite(number)):
-                raise ScenarioError(f"`{name}` must be a positive number, got {number:g}")
         _check_momentum(self)
         if not -(2**63) <= self.seed < 2**63:
             raise ScenarioError(f"`seed` must fit in 64 bits, got {self.seed}")
