@@ -129,7 +129,7 @@ the grid 8 (digits, an embedding, a zero-initialised head; τ from 10⁻⁶ to 1
 
 - *1e30 in step k*: seven colluders put 10³⁰ into their aggregates and absorb the traces in their reports (`--attack covered-once:scale=1e30`). V3 disputes the parts, and the step's model is the right one.
 - *edge*: the largest shift that passes every check from public numbers at that moment (`scale=edge`), in one step, or in every step until all are banned.
-- *reroll*: from step 5 on; whoever makes an attempt void is out of the step, so some are gone without a ban. The law for audits that cannot be dodged is {LAW} steps on average until all seven are.
+- *reroll*: from step 5 on; a liar that makes an attempt void is out of the step, so some are gone without a ban. The law for audits that cannot be dodged is {LAW} steps on average until all seven are.
 - *leave*: seven of sixteen leave in step 5; the others train on.
 - *honest*: nobody lies, so nobody should ever be suspected.
 - *grid, subnormals*: three of eight put 10⁻⁴⁵ where their gradient is zero; no honest owner is convicted over what float32 cannot hold.
