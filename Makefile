@@ -100,7 +100,7 @@ drop-outs: .venv/installed-dev ## a thousand runs in which peers vanish; rewrite
 attack-pages: .venv/installed-dev ## try every attack; rewrites the table of docs/attacks/README.md (half an hour on two cores)
 	$(BIN)/python -m benchmarks.attack_pages
 
-attack-studies: .venv/installed-dev ## how long liars last, radius, hardware; rewrites docs/attacks/README.md (an hour on two cores)
+attack-studies: .venv/installed-dev ## how long liars last, radius; rewrites docs/attacks/README.md (an hour on two cores)
 	$(BIN)/python -m benchmarks.attack_studies
 
 lab-pages: .venv/installed-dev ## tables of docs/results/README.md from results/matrix, which troth lab run matrix makes (an hour on two cores)
