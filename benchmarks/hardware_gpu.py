@@ -123,7 +123,7 @@ class Bench:
         self.book.say(f"{part}, {name}: the doctor …")
         task, start = make_task(spec), time.monotonic()
         problem = Problem(task, device=self._device, lanes_for=PEERS, pad=self._device == "cuda")
-        found = measure(problem, peers=PEERS, seeds=seeds, points=2, steps=steps, counted_only=True)
+        found = measure(problem, peers=PEERS, seeds=seeds, points=2, steps=steps)
         ways = {way.name: _finite({**asdict(way), "same_bits": way.same_bits}) for way in (*found.ways, found.jumps)}
         values = {
             "task": re.sub(r"data=[^,]*", "data=…", spec),

@@ -32,7 +32,7 @@ class TestResults:
         assert found["class"] == class_digest(problem).hex()
         assert (found["task"], found["parameters"], found["peers"], found["steps"]) == (SHORT[2], 40, 4, 2)
         names = {way["name"] for way in found["ways"]}
-        assert {"1 thread", "one by one", "float64", "float64 by layer", "shaken inputs"} <= names
+        assert {"1 thread", "one by one", "float64", "shaken inputs"} <= names
         assert all(way["comparisons"] == 6 for way in found["ways"]), "three points, since there are but two steps"
         assert found["jumps"]["stands_for_audits"] == 6 * 1024
         assert 0 < found["deviation"] < 0.01
@@ -48,20 +48,15 @@ class TestResults:
         for words in (f"class: {shown}", "float64", "shaken inputs", "1 thread  ", "jumps, provoked", "6,144 audits"):
             assert words in done.out
         assert "otherwise several with --hardware-deviation " in done.out.splitlines()[-1]
-        assert "float64 by layer *" in done.out
-        assert "float64 by layer, shaken sums *" in done.out
 
-    def test_a_way_that_the_task_decides_is_shown_and_does_not_count(
-        self, troth: Troth, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        other = Spread("TF32 on", 10, 1e-3, 1e-2, 4, counts=False, ms=3.0)
+    def test_a_way_has_its_time_and_its_equal_bits(self, troth: Troth, monkeypatch: pytest.MonkeyPatch) -> None:
+        other = Spread("TF32 off", 10, 1e-3, 1e-2, 4, ms=3.0)
         found = Measurement((other,), measured(1e-5).jumps, noise=0.5, deviation=1e-5, plain_ms=6.0)
         monkeypatch.setattr("troth.training.hardware.measure", lambda *_, **__: found)
         done = troth(*SHORT)
-        assert "TF32 on *" in done.out
+        assert "TF32 off" in done.out
         assert "3   0.5" in done.out, "milliseconds, and times the plain way"
         assert "4 of 10" in done.out
-        assert "* Not how members of this run compute, so not counted." in done.out
 
     def test_infinity_is_null_in_json(self, troth: Troth, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("troth.training.hardware.measure", lambda *_, **__: measured(inf, largest=inf))

@@ -21,7 +21,7 @@ from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.training import Problem
 from troth.training.hardware import class_digest
-from troth.training.hardware.layers import changed
+from troth.training.hardware.ways import changed
 from troth.training.optimizers import SGD
 from troth.training.schedules import constant
 from troth.training.work import TrainingWork

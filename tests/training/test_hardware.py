@@ -3,7 +3,7 @@
 import os
 import platform
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +26,6 @@ from troth.training.hardware import (
     extrapolated,
     facts_of,
     gradient_on,
-    layers,
     make_machines,
     measure,
     measurement,
@@ -174,98 +173,6 @@ class TestClass:
         assert all(fact.counts for fact in facts_of(problem))
 
 
-class Look(torch.autograd.Function):
-    """Keeps what passes it, forward and backward."""
-
-    forwards: ClassVar[list[Tensor]] = []
-    backwards: ClassVar[list[Tensor]] = []
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        Look.forwards.append(x)
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(_: Any, grad: Tensor) -> Tensor:
-        Look.backwards.append(grad)
-        return grad
-
-
-class Layer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(3, 5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = Look.apply(x @ self.weight)  # type: ignore[no-untyped-call]
-        return out
-
-
-class TwoLayers(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = Layer(), nn.Linear(5, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.second(Look.apply(self.first(x)))  # type: ignore[no-untyped-call]
-        return out
-
-
-class Layered(Lines):
-    def model(self) -> nn.Module:
-        return TwoLayers()
-
-
-class TestByLayer:
-    def test_outputs_and_their_gradients_are_float32_between_layers(self) -> None:
-        plain = Problem(Layered(), one_by_one=True)
-        near_D = plain.gradient(plain.initial(0), plain.batch(derive(0)))[1]
-        for task, rounded in ((Layered(), False), (layers.rounded_by_layer(Layered()), True)):
-            problem = Problem(task, dtype=torch.float64, one_by_one=True)
-            Look.forwards.clear()
-            Look.backwards.clear()
-            gradient_D = problem.gradient(problem.initial(0), problem.batch(derive(0)))[1]
-            inside, between = Look.forwards
-            above, below = Look.backwards
-            assert [_is_float32(tensor) for tensor in (inside, between)] == [False, rounded]
-            assert [_is_float32(tensor) for tensor in (above, below)] == [False, rounded]
-            assert float((gradient_D - near_D).norm() / near_D.norm()) < 1e-5
-
-    def test_sums_are_shaken_a_little_unless_they_are_exact(self) -> None:
-        sums = torch.from_numpy(stream(0, "sums").uniform(1000) - 0.5).square() - 0.1
-        exact = torch.tensor([0.0, 1.0, -3.5, 1 + 2.0**-24, 2.0**40 + 1], dtype=torch.float64)
-        shaken = layers.shaken_sums(sums)
-        assert float((shaken != sums).double().mean()) > 0.98
-        assert float(((shaken - sums) / sums).abs().max()) < 2.0**-49
-        assert 0.4 < float((shaken.abs() > sums.abs()).double().mean()) < 0.6
-        assert torch.equal(layers.shaken_sums(exact), exact), "the fourth lies half-way between two float32"
-
-    @pytest.mark.parametrize("one_by_one", [False, True])
-    def test_another_order_of_sums_hardly_ever_shows(self, one_by_one: bool) -> None:
-        tasks = [layers.rounded_by_layer(make_task("digits"), shaken=shaken) for shaken in (False, True)]
-        plain, shaken = (Problem(task, dtype=torch.float64, one_by_one=one_by_one) for task in tasks)
-        flat_D = plain.initial(0)
-        same = 0
-        for k in range(20):
-            one_D, other_D = (each.gradient(flat_D, each.batch(derive(k)))[1] for each in (plain, shaken))
-            assert torch.allclose(one_D, other_D, rtol=1e-6, atol=1e-9)
-            same += torch.equal(one_D.float(), layers.shaken_sums(other_D).float())
-        assert same >= 15
-        unrounded = Problem(make_task("digits"), dtype=torch.float64, one_by_one=one_by_one)
-        one_D = unrounded.gradient(flat_D, unrounded.batch(derive(0)))[1]
-        assert not torch.equal(one_D.float(), plain.gradient(flat_D, plain.batch(derive(0)))[1].float())
-
-    def test_the_original_task_keeps_its_model(self) -> None:
-        task = make_task("digits")
-        rounded = layers.rounded_by_layer(task)
-        assert not any(layer._forward_hooks for layer in task.model().modules())
-        assert any(layer._forward_hooks for layer in rounded.model().modules())
-
-
 class TestProbe:
     def test_equal_digests_are_equal_classes(self, digits: Problem) -> None:
         again = Problem(make_task("digits"), lanes_for=4)
@@ -296,10 +203,6 @@ class TestMeasure:
         assert 0 < ways["float64"].median < ways["float64"].largest < 1e-6
         assert 0 < ways["shaken inputs"].largest < 1e-4
         assert found.deviation >= 2 * ways["shaken inputs"].largest / CONVICT
-        assert {way.name: way.against for way in found.ways if not way.counts} == {
-            "float64 by layer": "",
-            "float64 by layer, shaken sums": "float64 by layer",
-        }
         assert 0.05 < found.noise < 0.2, "the task's own is 0.1"
         assert [done for done, _ in shown] == sorted(done for done, _ in shown)
         assert shown[-1][0] == shown[-1][1]
@@ -399,14 +302,6 @@ class TestDistances:
         many = measure(problem, peers=4, seeds=3, points=1, steps=1)
         assert [way.largest for way in many.ways] == pytest.approx([way.largest for way in few.ways], rel=1e-9)
 
-    def test_ways_of_nobody_can_be_left_out(self) -> None:
-        problem = Problem(make_task("quadratic:dimension=40"))
-        whole, counted = (
-            measure(problem, peers=4, seeds=3, points=1, steps=1, counted_only=only) for only in (False, True)
-        )
-        assert counted.ways == tuple(way for way in whole.ways if way.counts) != whole.ways
-        assert counted.deviation == whole.deviation
-
 
 class TestTail:
     @pytest.mark.parametrize("slope", [0.3, 0.8])
@@ -420,11 +315,6 @@ class TestTail:
         assert extrapolated([0.0] * 50) == 0.0
         assert extrapolated([0.0] * 49 + [0.3]) == 0.3
         assert extrapolated([1e-6] * 49 + [np.inf]) == np.inf
-
-
-def _is_float32(tensor: Tensor) -> bool:
-    assert tensor.dtype == torch.float64
-    return torch.equal(tensor, tensor.float().double())
 
 
 def _way(found: Measurement, name: str) -> float:

@@ -114,7 +114,7 @@ def _print(facts: dict[str, Any], found: "Measurement") -> None:
     console.print(f"{facts['machine']}\n")
     table = Table("computed with", "same bits", "median", "largest", "ms", "times", box=None, pad_edge=False)
     for way in found.ways:
-        table.add_row(way.name + ("" if way.counts else " *"), _same(way), *_figures(way, found))
+        table.add_row(way.name, _same(way), *_figures(way, found))
     table.add_row("jumps, provoked", "", *_figures(found.jumps, found))
     console.print(table)
     console.print(
@@ -122,11 +122,6 @@ def _print(facts: dict[str, Any], found: "Measurement") -> None:
         f"\n(a ReLU that flips) are provoked by stronger rounding: theirs stand for {found.stands_for:,} audits."
         f"\nLast: milliseconds for one gradient, and how many times the {found.plain_ms:.3g} ms of a peer's own way."
     )
-    if not all(way.counts for way in found.ways):
-        console.print(
-            "* Not how members of this run compute, so not counted. Ways after a comma are compared with the way before it:"
-            "\nhow far apart machines would be if all computed so."
-        )
     console.print()
     for line in advice(found, facts["peers"]):
         console.print(line)

@@ -53,18 +53,13 @@ _TAIL = 0.1  # share of the deviations that tell how the tail falls off
 
 @dataclass(frozen=True)
 class Spread:
-    """Distances of one way to compute gradients from this machine's own, or from an earlier way.
-
-    A comparison is the worst part of one gradient.
-    """
+    """Distances of one way to compute gradients from this machine's own. A comparison is the worst part of one gradient."""
 
     name: str
     comparisons: int
     median: float
     largest: float
     same: int  # so many of the gradients were the same, bit by bit
-    counts: bool = True  # whether it is how a member of this run might compute
-    against: str = ""  # the name of the earlier way
     ms: float | None = field(default=None, compare=False)  # for one gradient, the median of several calls
 
     @property
@@ -95,13 +90,11 @@ def measure(
     seeds: int = 100,
     points: int = 5,
     steps: int | None = None,
-    counted_only: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Measurement:
     """Compare this machine's gradients with those of other ways, at points evenly spread over a training run.
 
     A whole run (`steps`, by default the task's own), since deviations grow relative to gradients, which shrink.
-    `counted_only`: leave out ways in which no member computes, which only show what they would cost.
 
     Measured with `troth doctor --task T` on 2 arm64 cores, largest of 500:
 
@@ -115,10 +108,9 @@ def measure(
     _check_range("seeds", seeds, 2)
     _check_range("points", points, 1)
     _check_range("steps", steps, 1)
-    known = ways_of(problem, peers, counted_only=counted_only)
-    ways = [*(way for way in known if way.counts or not counted_only), Way(_JUMPS, bent(problem), timed=False)]
+    ways = [*ways_of(problem, peers), Way(_JUMPS, bent(problem), timed=False)]
     tallies = {way.name: _Tally(way) for way in ways}
-    plain, referred_to = _Tally(Way("", one_at_a_time(problem))), {way.against for way in ways}
+    plain = _Tally(Way("", one_at_a_time(problem)))
     bounds, measured = part_bounds(problem.size, peers), _evenly(points, steps)
     noises: list[float] = []
     done, total = 0, steps + 1 + len(measured) * seeds * len(ways)
@@ -140,16 +132,12 @@ def measure(
             own_SD = plain.gradients(parameters_D, some)
             _check_finite(own_SD, step)
             compare = _Comparison(surroundings, tagged_hash("troth/doctor/1", *some))
-            kept = {"": own_SD}
-            for name, tally in tallies.items():
-                said_SD = tally.gradients(parameters_D, some)
-                if name in referred_to:
-                    kept[name] = said_SD
-                tally.compare(said_SD, kept[tally.way.against], compare)
+            for tally in tallies.values():
+                tally.compare(tally.gradients(parameters_D, some), own_SD, compare)
                 advance(len(some))
 
     jumps = tallies.pop(_JUMPS).spread()
-    largest = max(jumps.largest, *(extrapolated(tally.found) for tally in tallies.values() if tally.way.counts))
+    largest = max(jumps.largest, *(extrapolated(tally.found) for tally in tallies.values()))
     spreads = tuple(tally.spread() for tally in tallies.values())
     return Measurement(spreads, jumps, float(np.median(noises)), 2 * largest / CONVICT, plain.ms)
 
@@ -201,9 +189,7 @@ class _Tally:
     def spread(self) -> Spread:
         found, way = self.found, self.way
         median, largest = float(np.median(found)), max(found)
-        return Spread(
-            way.name, len(found), median, largest, self._same, way.counts, way.against, self.ms if way.timed else None
-        )
+        return Spread(way.name, len(found), median, largest, self._same, self.ms if way.timed else None)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """The ways in which this machine can compute a gradient, some of them as another machine would."""
 
+import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,32 +11,24 @@ from torch import Tensor
 from troth.crypto import Seed
 from troth.training.determinism import threads
 from troth.training.hardware.imitation import bent_gradient, gradient_on
-from troth.training.hardware.layers import changed, rounded_by_layer, shaken_sums
 from troth.training.problem import Problem
 from troth.training.task import Task
 
 # S seeds, D coordinates
 
-_LAYER = "float64 by layer"
-
 Gradients = Callable[[Tensor, Sequence[Seed]], Tensor]  # parameters, seeds -> gradients_SD
 
 
 class Way(NamedTuple):
-    """One way to compute gradients, to be compared with the plain one, or with an earlier way."""
+    """One way to compute gradients, to be compared with the plain one."""
 
     name: str
     gradients: Gradients
-    counts: bool = True  # whether it is how a member of this run might compute
-    against: str = ""  # the name of the earlier way; "": the plain one
     timed: bool = True  # imitations take as long as imitating takes
 
 
-def ways_of(problem: Problem, peers: int, *, counted_only: bool = False) -> list[Way]:
-    """Everything that this machine can do differently, and imitations of another machine.
-
-    `counted_only`: without ways in which no member computes.
-    """
+def ways_of(problem: Problem, peers: int) -> list[Way]:
+    """Everything that this machine can do differently, and imitations of another machine."""
     task, device = problem.task, problem.device
     ways: list[Way] = []
     if device.type == "cpu":
@@ -49,8 +42,9 @@ def ways_of(problem: Problem, peers: int, *, counted_only: bool = False) -> list
     ways.append(Way("shaken inputs", one_at_a_time(problem, "shaken"), timed=False))
     if (other := _other_device(problem)) is not None:
         ways.append(Way(other, one_at_a_time(Problem(task, device=other))))
-    by_layer = () if task.autocast is not None or counted_only else _by_layer(problem)
-    return [*ways, *by_layer, *(_other_tf32(problem) if task.tf32 or not counted_only else ())]
+    if task.tf32 and device.type == "cuda":  # as GPUs compute that lack it
+        ways.append(Way("TF32 off", one_at_a_time(Problem(changed(task, tf32=False), device=device))))
+    return ways
 
 
 def bent(problem: Problem) -> Gradients:
@@ -58,37 +52,23 @@ def bent(problem: Problem) -> Gradients:
     return lambda parameters_D, seeds: torch.stack([bent_gradient(problem, parameters_D, seed) for seed in seeds])
 
 
-def one_at_a_time(problem: Problem, hardware: str = "", last: Callable[[Tensor], Tensor] | None = None) -> Gradients:
-    """Compute as `TrainingWork.gradient_now` does, rounded to the float32 that travels; `last` comes before the rounding."""
+def one_at_a_time(problem: Problem, hardware: str = "") -> Gradients:
+    """Compute as `TrainingWork.gradient_now` does, rounded to the float32 that travels."""
 
     def gradients(parameters_D: Tensor, seeds: Sequence[Seed]) -> Tensor:
         here_D = parameters_D.to(problem.device, problem.dtype)
         computed = (gradient_on(problem, hardware, here_D, seed) for seed in seeds)
-        return torch.stack([(last(each_D) if last else each_D).cpu().float() for each_D in computed])
+        return torch.stack([each_D.cpu().float() for each_D in computed])
 
     return gradients
 
 
-def _by_layer(problem: Problem) -> Iterator[Way]:
-    """Not how members compute: it shows what it would cost if they did, and how many gradients would then be the same."""
-    task, other = rounded_by_layer(problem.task), _other_device(problem)
-    yield Way(_LAYER, one_at_a_time(_in_float64(problem, task)), counts=False)
-    shaken = _in_float64(problem, rounded_by_layer(problem.task, shaken=True))
-    other_sums = one_at_a_time(shaken, last=shaken_sums)
-    yield Way(f"{_LAYER}, shaken sums", other_sums, counts=False, against=_LAYER, timed=False)
-    if other is not None:
-        there = one_at_a_time(_in_float64(problem, task, other))
-        yield Way(f"{_LAYER}, {other}", there, counts=False, against=_LAYER)
-
-
-def _other_tf32(problem: Problem) -> Iterator[Way]:
-    """With TensorFloat-32, to see its price; or without, as GPUs compute that lack it."""
-    if problem.device.type != "cuda":
-        return
-    asked = problem.task.tf32
-    name, other = f"TF32 {'off' if asked else 'on'}", Problem(changed(problem.task, tf32=not asked), device="cuda")
-    yield Way(name, one_at_a_time(other), counts=asked)
-    yield Way(f"{name}, shaken inputs", one_at_a_time(other, "shaken"), counts=False, against=name, timed=False)
+def changed(task: Task, **attributes: Any) -> Task:
+    """A copy of a task with other attributes; tasks are frozen, and some of their options are no fields."""
+    other = copy.copy(task)
+    for name, value in attributes.items():
+        object.__setattr__(other, name, value)
+    return other
 
 
 def _other_device(problem: Problem) -> str | None:
