@@ -6,6 +6,7 @@ matter: benchmarks/lab_pages.py.
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -108,7 +109,8 @@ def result(job: Job) -> Result:
 
 def command(name: str) -> str:
     variant = VARIANTS.get(name, Variant())
-    attacks = [f"--attack {spec}" for spec in (variant.attack or name).split(ALSO)]
+    counted = Counter((variant.attack or name).split(ALSO))
+    attacks = [f"--attack {spec}" + (f" × {count}" if count > 1 else "") for spec, count in counted.items()]
     names = {
         "tau_auto": "tau-auto",
         "machines": "machines",
@@ -125,7 +127,7 @@ def row(name: str, runs: Sequence[Result], calm: Sequence[Result]) -> str:
     difference = mean(run.accuracy for run in runs) - mean(run.accuracy for run in calm)
     return (
         f"| [{name}]({name}.md) | {by_seed(len(run.liars_banned) for run in runs)} | {by_seed(lasts)} | "
-        f"{by_seed(len(run.absent) for run in runs)} | {percent(runs)} | {100 * difference:+.1f} points |"
+        f"{by_seed(len(run.absent) for run in runs)} | {percent(runs)} | {100 * difference:+.1f} |"
     )
 
 
@@ -173,7 +175,7 @@ def write_all(results: Mapping[Job, Result]) -> None:
 all runs all honest peers held the same model after every step, and none of them was banned. Without attack the accuracy
 is {percent(calm)} %.
 
-| attack | liars banned, of {LIARS} | the last of them after … steps | absent | accuracy, % | mean, against no attack |
+| attack | liars banned, of {LIARS} | the last of them after … steps | absent | accuracy, % | points against no attack, mean |
 | --- | --- | --- | --- | --- | --- |
 {chr(10).join(row(name, runs, calm) for name, runs in found.items())}
 

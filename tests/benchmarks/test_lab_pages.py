@@ -132,7 +132,7 @@ def test_the_table_of_attacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     heading = "## What each of them did\n"
     assert after.partition(heading)[0] == before.partition(heading)[0]
     assert after.partition("## More lies")[2] == before.partition("## More lies")[2]
-    assert "\n| [grind](grind.md) | 1 | 3, 4, 5 | 0 | 50.0, 60.0, 70.0 | +0.0 points |\n" in after
+    assert "\n| [grind](grind.md) | 1 | 3, 4, 5 | 0 | 50.0, 60.0, 70.0 | +0.0 |\n" in after
     assert "\n- backdoor: `--attack backdoor --metric backdoor`. backdoor: 25.0 %, without attack 25.0 %.\n" in after
     assert before.count("\n| [") == after.count("\n| ["), "every row of ours is one that would be written"
 
