@@ -119,6 +119,18 @@ def test_a_token_is_not_among_the_arguments(tmp_path: Path) -> None:
             urllib.request.urlopen(page.address.partition("?")[0], timeout=PATIENCE_S)
 
 
+def test_a_token_of_the_environment_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TROTH_PAGE_TOKEN", "0123456789abcdefghij")
+    with start_page(tmp_path, port=0) as page:
+        assert page.address.endswith("?token=0123456789abcdefghij")
+
+
+def test_a_server_that_cannot_start_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    with pytest.raises(AddressError, match="did not start"):
+        start_page(tmp_path, port=0)
+
+
 def test_files_of_the_current_folder_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("msgspec", "select", "troth"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")

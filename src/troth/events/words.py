@@ -85,13 +85,16 @@ def line(event: Stepped, metrics: str) -> str:
     )
 
 
+def duration(seconds: float) -> str:
+    for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
 def time_left(seconds: float | None) -> str:
     """Estimated time to the end of the run, to go on a line with."""
-    if not seconds:
-        return ""
-    if seconds < 90:
-        return f"  about {seconds:.0f} s left"
-    return f"  about {seconds / 60:.0f} min left" if seconds < 5400 else f"  about {seconds / 3600:.1f} h left"
+    return f"  about {duration(seconds)} left" if seconds else ""
 
 
 def traffic(event: Stepped) -> str:

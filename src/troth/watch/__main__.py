@@ -1,10 +1,9 @@
-"""`python -m troth.watch FOLDER`: the page's server, as `--page` of other commands starts it. People use `troth watch`.
+"""`python -m troth.watch`: the page's server, as `--page` of other commands starts it. People use `troth watch`.
 
-Says its address, or what is wrong, as one line of JSON. Ends some time after the process that started it: the end of standard
-input tells, however that one ended.
+Reads what to serve as a line of JSON, and says its address, or what is wrong, as another one. Ends some time after the process
+that started it: the end of standard input tells, however that one ended.
 """
 
-import argparse
 import os
 import select
 import sys
@@ -21,36 +20,40 @@ from troth.watch.server import HOST, PageServer
 _NICENESS = 10  # whoever trains comes first
 
 
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What to serve. Not arguments of the process: every user of the machine can read those, and the token is among them."""
+
+    folder: str
+    host: str = HOST
+    port: int | None = None
+    token: str | None = None
+    linger_s: float = 0.0  # after the end of the process that started it
+    stay_s: float = 0.0  # longer than that, if the run is over for good
+    ignored: str = ""  # a stream that is not to be shown: see `LiveRun`
+
+
 class Answer(msgspec.Struct, frozen=True):
     address: str = ""
     error: str = ""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m troth.watch")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--host", default=HOST)
-    parser.add_argument("--port", type=int)
-    parser.add_argument("--linger", type=float, default=0.0)
-    parser.add_argument("--stay", type=float, default=0.0)
-    parser.add_argument("--ignored", default="")
-    options = parser.parse_args()
     with suppress(OSError):
         os.nice(_NICENESS)
-    token = os.environ.pop("TROTH_PAGE_TOKEN", None)  # not an argument: every user of the machine can read those
     parent = os.getppid()
+    wanted = msgspec.json.decode(sys.stdin.buffer.readline(), type=Wanted)
+    folder = RunFolder(Path(wanted.folder))
     try:
-        folder = RunFolder(options.folder)
-        server = PageServer(folder, host=options.host, port=options.port, token=token, ignored=options.ignored)
+        server = PageServer(folder, host=wanted.host, port=wanted.port, token=wanted.token, ignored=wanted.ignored)
     except OperatorError as error:
         _say(Answer(error=str(error)))
         sys.exit(2)
     with server:
         _say(Answer(address=server.address))
         _wait_for_end_of(parent)
-        time.sleep(options.linger)
+        time.sleep(wanted.linger_s)
         if server.over:
-            time.sleep(options.stay)
+            time.sleep(wanted.stay_s)
 
 
 def _say(answer: Answer) -> None:

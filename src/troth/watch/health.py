@@ -8,7 +8,7 @@ from pathlib import Path
 from troth.errors import printable
 from troth.events.file import EVENTS, STATUS
 from troth.events.kinds import Doing, Status, Stepped
-from troth.events.words import metrics_in_words, withstanding
+from troth.events.words import duration, metrics_in_words, withstanding
 from troth.watch.folder import RunFolder, read_status
 from troth.watch.live import is_ahead, is_alive, is_lost
 from troth.watch.tail import EventTail, Position
@@ -42,8 +42,8 @@ class Health:
             *([f"batch loss {one.loss:.3f}"] if one.loss is not None else []),
             *([metrics_in_words(one.metrics)] if one.metrics else []),
             *([f"{one.seconds:.2f} s a step"] if one.seconds is not None and one.doing not in _ENDED else []),
-            *([f"about {in_time(one.left_s)} left"] if one.left_s is not None and not self.stale else []),
-            *([f"no update for {in_time(one.at - one.since)}"] if one.since is not None and not self.stale else []),
+            *([f"about {duration(one.left_s)} left"] if one.left_s is not None and not self.stale else []),
+            *([f"no update for {duration(one.at - one.since)}"] if one.since is not None and not self.stale else []),
             *([_waits(one)] if not self.stale and one.doing not in _ENDED and _waits(one) else []),
             *([one.text] if one.text else []),
             self._age(),
@@ -54,8 +54,8 @@ class Health:
     def when(self) -> str:
         """How long ago it was, as far as the clocks can tell."""
         if self.age_s < 0:
-            return f"at a time that is {in_time(-self.age_s)} ahead of this machine's clock"
-        return f"{in_time(self.age_s)} ago"
+            return f"at a time that is {duration(-self.age_s)} ahead of this machine's clock"
+        return f"{duration(self.age_s)} ago"
 
     def _age(self) -> str:
         if not self.stale:
@@ -122,13 +122,6 @@ def _changed_at(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def in_time(seconds: float) -> str:
-    for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} s"
 
 
 def _waits(status: Status) -> str:

@@ -1,21 +1,19 @@
 """Starts the page's server beside a run, for `--page`: another process, which has no key and cannot hold up the training."""
 
 import os
-import select
 import subprocess
 import sys
 import sysconfig
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
 import msgspec
 
 from troth.processes import interrupts_ignored
-from troth.watch.__main__ import Answer
+from troth.watch.__main__ import Answer, Wanted
 from troth.watch.guard import AddressError
 from troth.watch.server import HOST
 from troth.watch.tail import stream_of
@@ -70,20 +68,27 @@ def start_page(
 
     The server lives `linger_s` seconds longer than the `with`, so that viewers see the end, and another `stay_s` if its run is
     over for good by then. `new`: a run is about to begin in the folder, and the one that is there now is not shown."""
-    arguments = [sys.executable, "-P", "-m", "troth.watch", str(folder.absolute()), "--host", host]
-    arguments += [] if port is None else ["--port", str(port)]
-    arguments += ["--linger", str(linger_s), "--stay", str(stay_s)]
-    arguments += ["--ignored", stream_of(folder)] if new else []
-    environment = os.environ | _search_path()
-    environment |= {} if token is None else {"TROTH_PAGE_TOKEN": token}
+    wanted = Wanted(
+        folder=str(folder.absolute()),
+        host=host,
+        port=port,
+        token=os.environ.get("TROTH_PAGE_TOKEN") if token is None else token,
+        linger_s=linger_s,
+        stay_s=stay_s,
+        ignored=stream_of(folder) if new else "",
+    )
     quiet = None if os.environ.get("TROTH_TRACEBACK") else subprocess.DEVNULL
     with interrupts_ignored():
         process = subprocess.Popen(
-            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=quiet, env=environment, cwd="/"
+            [sys.executable, "-P", "-m", "troth.watch"],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=quiet,
+            env=os.environ | _search_path(),
+            cwd="/",
         )
-    assert process.stdout is not None
-    with process.stdout:
-        answer = _answer(process.stdout)
+    answer = _ask(process, wanted)
     if answer.error:
         process.kill()
         with process:  # closes its pipes
@@ -92,25 +97,26 @@ def start_page(
     return PageProcess(answer.address, process)
 
 
+def _ask(process: "subprocess.Popen[bytes]", wanted: Wanted) -> Answer:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    late = threading.Timer(_START_S, process.kill)
+    late.start()
+    try:
+        with process.stdout:
+            process.stdin.write(msgspec.json.encode(wanted) + b"\n")
+            return msgspec.json.decode(process.stdout.readline(), type=Answer)
+    except (OSError, ValueError):
+        return Answer(
+            error="the page's server did not start (TROTH_TRACEBACK=1 in the environment shows why); leave out `page`"
+        )
+    finally:
+        late.cancel()
+
+
 def _search_path() -> dict[str, str]:
     """As this process found Troth, so does that one; but never in the folder that it happens to be in (-P)."""
     home = str(Path(__file__).parents[2])
     if home in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return {}  # it is found, and named here it would come before the standard library
     return {"PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH", ""))))}
-
-
-def _answer(pipe: IO[bytes]) -> Answer:
-    raw, until = b"", time.monotonic() + _START_S
-    while not raw.endswith(b"\n") and (left := until - time.monotonic()) > 0:
-        if select.select([pipe], [], [], left)[0]:
-            piece = os.read(pipe.fileno(), 4096)
-            if not piece:
-                break
-            raw += piece
-    try:
-        return msgspec.json.decode(raw, type=Answer)
-    except ValueError:
-        return Answer(
-            error="the page's server did not start (TROTH_TRACEBACK=1 in the environment shows why); leave out `page`"
-        )

@@ -10,7 +10,7 @@ import re
 import stat
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +58,8 @@ class EventTail:
         self._clear()
 
     def _clear(self) -> None:
-        self._at = 0  # bytes that were read
-        self._line = bytearray()  # the last line, until its end comes
-        self._line_start = 0
-        self._too_long = False  # the rest of this line is passed over
+        self._at = 0  # bytes that were read: whole lines
+        self._too_long = False  # but for this one, the rest of which is passed over
         self._anchor = b""
         self._stream = ""  # digest of the first event
         self._starts, self._lengths, self._steps = array("Q"), array("I"), array("q")
@@ -101,14 +99,12 @@ class EventTail:
         found: list[Event] = []
         count, taken = begin.count, 0
         while len(found) < most and (not found or taken < most_bytes):
-            raw = self._raw(Position(count, begin.stream))
+            raw = self._raw(count, begin.stream)
             if raw is None:
                 break
             count, taken = count + 1, taken + len(raw)
-            try:
+            with suppress(EventError):  # somebody writes into the file
                 found.append(decode_event(raw))
-            except EventError:  # somebody writes into the file
-                continue
         return found, Position(count, begin.stream)
 
     def step(self, number: int) -> Stepped | None:
@@ -117,25 +113,17 @@ class EventTail:
             return None
         with self._lock:
             at = _last(self._steps, number)
-            raw = None if at is None else self._raw(Position(at, self._stream))
-        try:
+            raw = None if at is None else self._raw(at, self._stream)
+        with suppress(EventError):
             event = None if raw is None else decode_event(raw)
-        except EventError:
-            return None
-        return event if isinstance(event, Stepped) and event.step == number else None
+            return event if isinstance(event, Stepped) and event.step == number else None
+        return None
 
-    def lines(self) -> Iterator[bytes]:
-        """Every event of the present file, as it stands there."""
-        at = Position(0, self.position.stream)
-        while (raw := self._raw(at)) is not None:
-            yield raw
-            at = Position(at.count + 1, at.stream)
-
-    def _raw(self, at: Position) -> bytes | None:
+    def _raw(self, number: int, stream: str) -> bytes | None:
         with self._lock:
-            if at.stream != self._stream or at.count >= len(self._starts) or self._handle is None:
+            if stream != self._stream or number >= len(self._starts) or self._handle is None:
                 return None
-            return os.pread(self._handle, self._lengths[at.count], self._starts[at.count])
+            return os.pread(self._handle, self._lengths[number], self._starts[number])
 
     # Looking for more
 
@@ -161,9 +149,9 @@ class EventTail:
             if self._handle is None:
                 return False
             piece = os.pread(self._handle, _CHUNK, self._at)
-            if piece:
-                self._take(piece)
-            return begun or bool(piece)
+            if len(piece) == _CHUNK and b"\n" not in piece:
+                piece = os.pread(self._handle, MOST_LINE + 1, self._at)
+            return self._take(piece) or begun
 
     def _reopen_if_other(self) -> bool:
         """Begin again if the name now stands for another file, or for one that was written anew. Whether that is so."""
@@ -200,28 +188,23 @@ class EventTail:
             return False
         return _digest(os.pread(self._handle, self._lengths[0], self._starts[0])) != self._stream
 
-    def _take(self, piece: bytes) -> None:
-        begin, at = 0, self._at
-        while (end := piece.find(b"\n", begin)) >= 0:
-            self._append(piece[begin:end])
-            self._end_line()
-            begin = end + 1
-            self._line_start = at + begin
-        self._append(piece[begin:])
-        self._at = at + len(piece)
+    def _take(self, piece: bytes) -> bool:
+        """Index the lines of a piece that are whole; half a line is read again when there is more. Whether there was any."""
+        whole = piece.rfind(b"\n") + 1
+        if not whole and len(piece) <= MOST_LINE:
+            return False
+        start = self._at
+        for line in piece[:whole].split(b"\n")[:-1]:
+            self._index(line, start)
+            start += len(line) + 1
+        self._too_long |= not whole
+        piece = piece[:whole] or piece
+        self._at += len(piece)
         self._anchor = (self._anchor + piece[-_ANCHOR:])[-_ANCHOR:]
+        return True
 
-    def _append(self, part: bytes) -> None:
-        if len(self._line) + len(part) > MOST_LINE:
-            self._too_long = True
-            self._line.clear()
-        if not self._too_long:
-            self._line += part
-
-    def _end_line(self) -> None:
-        line, too_long = bytes(self._line), self._too_long
-        self._line.clear()
-        self._too_long = False
+    def _index(self, line: bytes, start: int) -> None:
+        too_long, self._too_long = self._too_long, False
         if not too_long and not line.strip():
             return
         try:
@@ -233,7 +216,7 @@ class EventTail:
             return
         if not self._starts:
             self._stream = _digest(line)
-        self._starts.append(self._line_start)
+        self._starts.append(start)
         self._lengths.append(len(line))
         self._steps.append(event.step if isinstance(event, Stepped) and 0 <= event.step < _MOST_STEP else _NO_STEP)
         if isinstance(event, Ended):
@@ -294,8 +277,7 @@ def _digest(line: bytes) -> str:
 def _last(numbers: "array[int]", number: int) -> int | None:
     """The last place of a number."""
     at = None
-    while True:
-        try:
+    with suppress(ValueError):
+        while True:
             at = numbers.index(number, 0 if at is None else at + 1)
-        except ValueError:
-            return at
+    return at

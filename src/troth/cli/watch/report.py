@@ -56,16 +56,14 @@ def report(
 
 def _lines(events: Path) -> list[bytes]:
     """The events, written anew: fields that this version does not know are not passed on to others."""
-    from troth.events.file import EventError, decode_event, encode_event
-    from troth.watch.tail import EventTail
+    from troth.events.file import encode_event
+    from troth.watch.tail import EventTail, Reader
 
-    tail, lines = EventTail(events), []
+    tail, lines = EventTail(events), list[bytes]()
     tail.refresh()
-    for line in tail.lines():
-        try:
-            lines.append(encode_event(_without_paths(decode_event(line))))
-        except EventError:  # written over since
-            continue
+    reader = Reader(tail)
+    while reader.behind:
+        lines += [encode_event(_without_paths(event)) for event in reader.new()[0]]
     skipped = tail.skipped
     tail.close()
     if not lines:
