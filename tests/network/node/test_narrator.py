@@ -83,7 +83,7 @@ def test_the_time_left_is_told_once_the_pace_is_known() -> None:
     assert "left" not in said[0]
     assert said[11].endswith("0.50 s a step  Δ 3.2 s  about 8 min left")
     assert words.time_left(41.0) == "  about 41 s left"
-    assert words.time_left(7200.0) == "  about 2.0 h left"
+    assert words.time_left(7200.0) == "  about 2 h left"
     assert words.time_left(None) == words.time_left(0.0) == ""
 
 
