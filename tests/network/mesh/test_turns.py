@@ -2,7 +2,7 @@
 
 from heapq import heapify, heapreplace
 
-from troth.network.mesh.reader import _BURST_S, _STRANGERS_PER_SECOND, Turns
+from troth.network.mesh.mesh import _BURST_S, _STRANGERS_PER_SECOND, Turns
 
 
 class Clock:

@@ -114,8 +114,7 @@ def test_a_peer_whose_network_fails_saves_its_state(alone: tuple[Manifest, NodeO
 
     class FailingSink(SilentSink):
         def stepped(self, event: Stepped, record: StepRecord) -> None:
-            thread = node._connected._thread
-            thread.stop()
+            node._connected.link.stop()
             raise RuntimeError("the network stopped")
 
     node = Node(manifest, IDS[0], options, FailingSink())

@@ -15,8 +15,6 @@ from typing import Any
 from troth.crypto import PeerId
 from troth.network.mesh.inbox import Inbox
 from troth.network.mesh.mesh import Mesh
-from troth.network.mesh.neighbour import Expected
-from troth.network.mesh.session import Standing
 from troth.network.transport.base import Lane, Message
 from troth.protocol.wire.frames import (
     BlobSent,
@@ -39,33 +37,46 @@ from troth.protocol.wire.messages import Malformed
 _END_S = 2.0  # for tasks to end in
 _BULK = (PartSent, BlobSent, PartShown, StateIndex, ChunkShown)
 _ASKS = (SyncWanted, StateWanted, ChunkWanted, BlobWanted, HistoryWanted, TipWanted)  # members, for what may be long
-Post = Callable[[PeerId, Lane, Message, bool], None]  # the last: whether it asks for an answer that may be long
 
 
 class NetworkLink:
-    """`protocol.broadcast.link.PacketLink` over a mesh in another thread. `receive` blocks the thread that calls it."""
+    """`protocol.broadcast.link.PacketLink` over a mesh that runs in a thread of its own. `receive` blocks the calling thread."""
 
-    def __init__(
-        self,
-        post: Post,
-        inbox: Inbox,
-        most_bytes: int,
-        gone: Callable[[], frozenset[PeerId]] = frozenset,
-    ) -> None:
-        self._post = post
-        self.gone = gone
+    def __init__(self, make_mesh: Callable[[], Coroutine[Any, Any, Mesh]], inbox: Inbox, most_bytes: int) -> None:
+        """Returns when others can connect; raises the error that prevents it."""
+        self._make = make_mesh
         self._inbox = inbox
         self._most_bytes = most_bytes
         self._last: tuple[Packet, Message] | None = None  # the same packet often goes to everyone
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="network", daemon=True)
+        self._outbox: deque[tuple[PeerId, Lane, Message, bool]] = deque()  # the last: whether the answer may be long
+        self._waking = False
+        self._started = threading.Event()
+        self._failed: BaseException | None = None
+        self._main: asyncio.Task[None] | None = None
+        self.mesh: Mesh
+        self._thread.start()
+        self._started.wait()
+        if self._failed is not None:
+            self._thread.join()
+            raise self._failed
 
     def now(self) -> float:
         return time.monotonic()
+
+    def gone(self) -> frozenset[PeerId]:
+        """The peers that have broken off, as the mesh sees it now."""
+        return self.mesh.gone
 
     def send(self, to: PeerId, packet: Packet) -> None:
         if self._last is None or self._last[0] is not packet:
             self._last = packet, encode_in_pieces(packet)
         lane = Lane.BULK if isinstance(packet.frame, _BULK) else Lane.CONTROL
-        self._post(to, lane, self._last[1], isinstance(packet.frame, _ASKS))
+        self._outbox.append((to, lane, self._last[1], isinstance(packet.frame, _ASKS)))
+        if not self._waking:  # one wake-up for many
+            self._waking = True
+            self._loop.call_soon_threadsafe(self._flush)
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
         self._last = None  # it has gone to everyone by now, and may be large
@@ -76,62 +87,17 @@ class NetworkLink:
                 return sender, packet
         return None
 
-
-class NetworkThread:
-    """Runs a mesh. Its methods may be called from any thread."""
-
-    def __init__(self, mesh: Callable[[], Coroutine[Any, Any, Mesh]], inbox: Inbox) -> None:
-        self._make = mesh
-        self._inbox = inbox
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="network", daemon=True)
-        self._outbox: deque[tuple[PeerId, Lane, Message, bool]] = deque()
-        self._waking = False
-        self._started = threading.Event()
-        self._failed: BaseException | None = None
-        self._main: asyncio.Task[None] | None = None
-        self.mesh: Mesh
-
-    def start(self) -> None:
-        """Returns when others can connect; raises the error that prevents it."""
-        self._thread.start()
-        self._started.wait()
-        if self._failed is not None:
-            self._thread.join()
-            raise self._failed
+    def soon(self, call: Callable[[Mesh], None]) -> None:
+        """Let the network's thread do this with the mesh, if it still runs: a peer whose network failed has its state to save all
+        the same."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(call, self.mesh)
 
     def stop(self) -> None:
         """Stop, after sending everything that the others take soon."""
         if self._thread.is_alive() and self._main is not None:
             self._loop.call_soon_threadsafe(self._main.cancel)
             self._thread.join(timeout=10.0)
-
-    def gone(self) -> frozenset[PeerId]:
-        """The peers that have broken off, as the mesh sees it now."""
-        return self.mesh.gone
-
-    def post(self, to: PeerId, lane: Lane, message: Message, asks: bool) -> None:
-        self._outbox.append((to, lane, message, asks))
-        if not self._waking:  # one wake-up for many
-            self._waking = True
-            self._loop.call_soon_threadsafe(self._flush)
-
-    def stand(self, standing: Standing) -> None:
-        self._loop.call_soon_threadsafe(self.mesh.stand, standing)
-
-    def expect(self, expected: Expected) -> None:
-        self._loop.call_soon_threadsafe(self.mesh.expect, expected)
-
-    def ask_whether_reached(self, address: str) -> None:
-        self._loop.call_soon_threadsafe(self.mesh.ask_whether_reached, address)
-
-    def leave(self) -> None:
-        """Say goodbye, if the network still runs: a peer whose network failed has its state to save all the same."""
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self.mesh.leave)
-
-    def ban(self, banned: frozenset[PeerId]) -> None:
-        self._loop.call_soon_threadsafe(self.mesh.ban, banned)
 
     def _flush(self) -> None:
         self._waking = False

@@ -1,20 +1,21 @@
-"""One connection to every member, kept up: greeted, dialled again when it is lost, one for each pair.
+"""One connection to every member, kept up: greeted, read, dialled again when it is lost, one for each pair.
 
-Everything here runs in the network's event loop. `link.NetworkLink` is the end of it for the protocol's thread.
+Everything here runs in the network's event loop. Session messages are heard here; packets wait in the inbox for the protocol's
+thread, whose end of the network is `link.NetworkLink`.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from troth.crypto import PeerId
+from troth.errors import printable
 from troth.network.mesh.dial_back import DialBacks
 from troth.network.mesh.greeting import check_greeting
 from troth.network.mesh.inbox import Inbox
 from troth.network.mesh.neighbour import Expected, Neighbour, Neighbours, Redial
 from troth.network.mesh.one_process import REFUSAL, KeyUse, is_second_process
-from troth.network.mesh.reader import Reader
-from troth.network.mesh.refusals import Refusals
 from troth.network.mesh.session import (
     CONTROL_PACKET,
     CONTROL_SESSION,
@@ -23,18 +24,46 @@ from troth.network.mesh.session import (
     Goodbye,
     Hello,
     KeyInUse,
+    Reached,
     Refused,
     SessionMessage,
     Standing,
+    decode_session_message,
     encode_session_message,
 )
-from troth.network.transport.base import Connection, Lane, Message, Transport, UnreachableError, pieces_of
+from troth.network.transport.base import (
+    Connection,
+    Lane,
+    Message,
+    Received,
+    Transport,
+    UnreachableError,
+    pieces_of,
+)
 
 _GREETING_S = 5.0
 _YIELDING_S = 0.3  # when a connection is lost the smaller key dials at once, the larger only after this
 _REFUSED_RETRY_S = 5.0  # somebody may mend it there
 _REDIAL_S = 2.0  # for a peer that gave no address: it dials by itself, or is gone
 _LOOK_EVERY_S = 0.05
+_STRANGERS_PER_SECOND = 256.0  # messages of all of them together; each sends a few in a second, if it is honest
+_BURST_S = 0.25
+
+
+class Turns:
+    """The messages of strangers: one for each connection in turn, and so many in a second, whatever they send. The rest is not
+    even read, so a flood costs its senders' patience and no processor [M4]."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._next = 0.0
+
+    def take(self) -> float:
+        """Seconds to wait for the next turn, which is the caller's."""
+        now = self._clock()
+        self._next = max(self._next, now - _BURST_S)
+        turn, self._next = self._next, self._next + 1 / _STRANGERS_PER_SECOND
+        return max(0.0, turn - now)
 
 
 class Mesh:
@@ -64,14 +93,16 @@ class Mesh:
         self._mine = NOWHERE
         self._left = False
         self._greeted: dict[Connection, None] = {}  # also those that a newer one of the same peer has replaced
-        self._refusals = Refusals(note, name_of)
+        self._note = note
+        self._name_of = name_of
+        self._refused: dict[PeerId, str] = {}  # peers that do not fit, and why: they refuse us, or we them
+        self._noted: set[PeerId] = set()  # those that people have read a reason for
         self._key_use = KeyUse(liars, inbox.stop, note)
         self._banned: frozenset[PeerId] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = Turns(time.monotonic)
         self.dial_backs = DialBacks(transport.dial, self._say)
-        given = inbox, self._neighbours, self._refusals, self._key_use, self._note_refusal
-        self._reader = Reader(*given, self.dial_backs, self._start)
-        self.received = self._reader.received  # bytes
+        self.received = dict.fromkeys(Lane, 0)  # bytes
         self.sent = 0
 
     # For the protocol's thread
@@ -96,8 +127,8 @@ class Mesh:
 
     @property
     def refused(self) -> dict[PeerId, str]:
-        """Peers that do not fit, and why: they refuse us, or we them."""
-        return self._refusals.reasons()
+        """Peers that do not fit, and the last reason: they refuse us, or we them."""
+        return dict(self._refused)
 
     @property
     def links(self) -> list[tuple[PeerId, Neighbour]]:
@@ -196,7 +227,7 @@ class Mesh:
             if neighbour.up:
                 redial.connected()
                 await neighbour.goes_down()
-            elif not redial.is_due(neighbour.lost_at, _REFUSED_RETRY_S if peer in self._refusals else 0.0):
+            elif not redial.is_due(neighbour.lost_at, _REFUSED_RETRY_S if peer in self._refused else 0.0):
                 await asyncio.sleep(_LOOK_EVERY_S)
             else:
                 try:
@@ -210,11 +241,10 @@ class Mesh:
                 redial.tried()
         neighbour.address = neighbour.address if peer in self._neighbours.founders else ""
 
-    def _start(self, coroutine: "asyncio._CoroutineLike[None]") -> "asyncio.Task[None]":
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
 
     # One connection
 
@@ -246,7 +276,7 @@ class Mesh:
             self._take(connection, greeting)
             left = False
             try:
-                left = await self._reader.read(connection, PeerId(greeting.member))
+                left = await self._read(connection, PeerId(greeting.member))
             finally:
                 del self._greeted[connection]
                 self._lose(peer, connection, left=left)
@@ -255,9 +285,60 @@ class Mesh:
         finally:
             connection.close(why)
 
+    async def _read(self, connection: Connection, seat: PeerId) -> bool:
+        """Hear a connection to its end; return whether the other side said goodbye."""
+        peer, dialled_back = connection.peer, False
+        while (heard := await connection.receive()) is not None:
+            if not self._neighbours.knows(peer) and (wait_s := self._turns.take()):
+                await asyncio.sleep(wait_s)
+            lane, raw = heard
+            self.received[lane] += len(raw)
+            if lane != Lane.CONTROL or bytes(raw[:1]) != CONTROL_SESSION:
+                await self._put(connection, bytes(raw[1:]) if lane == Lane.CONTROL else raw)
+                continue
+            said = decode_session_message(bytes(raw[1:]))
+            if isinstance(said, DialBack) and not dialled_back:
+                dialled_back = True
+                self._start(self.dial_backs.dial(connection, said.address))
+            elif isinstance(said, Standing | Reached | KeyInUse | Refused):
+                self._hear(peer, seat, said)
+            if isinstance(said, Refused | Goodbye):
+                return isinstance(said, Goodbye)
+        return False
+
+    def _hear(self, peer: PeerId, seat: PeerId, said: Standing | Reached | KeyInUse | Refused) -> None:
+        """About keys in use each founder has one voice, and nobody else: keys cost nothing."""
+        founder = seat in self._neighbours.founders
+        match said:
+            case Standing():
+                self._neighbours.stands(peer, said)
+                self._refused.pop(peer, None)
+                self._key_use.welcomed(seat)
+            case Reached():
+                self.dial_backs.heard(peer, said)
+            case KeyInUse() if founder:
+                self._key_use.warned(seat)
+            case Refused():
+                self._note_refusal(peer, f"it refuses this peer: {said.why}")
+                if said.key_in_use and founder:
+                    self._key_use.refused(seat)
+
+    async def _put(self, connection: Connection, message: Received) -> None:
+        """Hand a packet over. Where its sender's room is full nothing more is read, so that the sender has to wait; a stranger is
+        not waited for once it is gone."""
+        peer, most = connection.peer, self._neighbours.most_waiting(connection.peer)
+        if not self._inbox.put(peer, message, most):
+            while not self._inbox.has_room(peer, most) and (most is None or connection.up):
+                await asyncio.sleep(_LOOK_EVERY_S)
+
     def _note_refusal(self, peer: PeerId, why: str) -> None:
-        if self._neighbours.has_seat(peer) and peer not in self._banned:
-            self._refusals.add(peer, why)
+        """People read one reason for each peer, whatever it says next: it may have written the text."""
+        if not self._neighbours.has_seat(peer) or peer in self._banned:
+            return
+        self._refused[peer] = printable(why)
+        if peer not in self._noted:
+            self._noted.add(peer)
+            self._note(f"{self._name_of(peer)}: {printable(why)}")
 
     def _take(self, connection: Connection, greeting: Hello) -> None:
         """Send on the newest connection from now on; messages that still arrive on an older one are heard."""

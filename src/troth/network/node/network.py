@@ -6,7 +6,7 @@ from troth.crypto import CHUNK_BYTES, Digest, Identity, PeerId
 from troth.events.kinds import Link
 from troth.network.manifest.manifest import Manifest
 from troth.network.mesh.inbox import Inbox, StoppedError
-from troth.network.mesh.link import NetworkLink, NetworkThread
+from troth.network.mesh.link import NetworkLink
 from troth.network.mesh.mesh import Mesh
 from troth.network.mesh.neighbour import Expected
 from troth.network.mesh.session import VERSION, Hello, Standing, delegation_bytes
@@ -68,32 +68,29 @@ class NodeNetwork:
                 name_of=manifest.name_of,
             )
 
-        self._thread = NetworkThread(make_mesh, inbox)
-        self._thread.start()
-        most_bytes = max(limits.most_bulk_bytes, limits.most_control_bytes)
-        self.link = NetworkLink(self._thread.post, inbox, most_bytes, self._thread.gone)
+        self.link = NetworkLink(make_mesh, inbox, max(limits.most_bulk_bytes, limits.most_control_bytes))
 
     def stand(self, standing: Standing) -> None:
         """Tell the others how far this peer is."""
-        self._thread.stand(standing)
+        self.link.soon(lambda mesh: mesh.stand(standing))
 
     def expect(self, roster: Roster) -> None:
         """Take note of the members and candidates of the run as it is now, or as it was when this peer last was in a step."""
         members, candidates = frozenset(roster.members), roster.door.keys
         self._belonging = members | candidates | self._founders.keys()
         addresses = member_addresses(roster, self._founders, self._lookup)
-        self._thread.expect(Expected(members, candidates, addresses))
+        self.link.soon(lambda mesh: mesh.expect(Expected(members, candidates, addresses)))
 
     def ask_whether_reached(self, address: str) -> bool:
         """Ask the members that are connected to dial this peer; `reached` has their answers. False where that would prove
         nothing: libp2p takes the way on which it is connected already."""
         if not self._lookup:
-            self._thread.ask_whether_reached(address)
+            self.link.soon(lambda mesh: mesh.ask_whether_reached(address))
         return not self._lookup
 
     def reached(self) -> Mapping[PeerId, bool | None]:
         """For each member that was asked whether it has reached this peer; None: it has not answered."""
-        return self._thread.mesh.dial_backs.answers
+        return self.link.mesh.dial_backs.answers
 
     def stop(self) -> None:
         """Let the protocol's thread stop with `StoppedError` when it next waits; may be called from any thread."""
@@ -101,32 +98,32 @@ class NodeNetwork:
 
     def leave(self) -> None:
         """Say goodbye: the others go on without this peer at once. Nothing may be sent afterwards."""
-        self._thread.leave()
+        self.link.soon(Mesh.leave)
 
     def ban(self, banned: frozenset[PeerId]) -> None:
         """Send nothing more to these, and hear nothing more from them."""
-        self._thread.ban(banned)
+        self.link.soon(lambda mesh: mesh.ban(banned))
 
     def presence(self) -> Presence:
         self._inbox.check()
-        mesh = self._thread.mesh
+        mesh = self.link.mesh
         return Presence(mesh.standings, mesh.refused, mesh.troubles)
 
     def standings(self) -> dict[PeerId, Standing]:
         """How far each connected peer is; may be called from any thread."""
-        return self._thread.mesh.standings
+        return self.link.mesh.standings
 
     def troubles(self) -> dict[PeerId, str]:
         """Why others are not connected; may be called from any thread."""
-        return self._thread.mesh.troubles
+        return self.link.mesh.troubles
 
     def traffic(self) -> Traffic:
-        mesh = self._thread.mesh
+        mesh = self.link.mesh
         return Traffic(mesh.received[Lane.CONTROL], mesh.received[Lane.BULK], mesh.sent)
 
     def links(self, name_of: Callable[[PeerId], str], course: Course) -> tuple[Link, ...]:
         """How each connection is doing, and how often its peer was waited for."""
-        troubles = self._thread.mesh.troubles
+        troubles = self.link.mesh.troubles
         return tuple(
             Link(
                 peer=name_of(peer),
@@ -140,11 +137,11 @@ class NodeNetwork:
                 lost=one.losses,
                 trouble=troubles.get(peer, ""),
             )
-            for peer, one in sorted(self._thread.mesh.links, key=lambda link: name_of(link[0]))
+            for peer, one in sorted(self.link.mesh.links, key=lambda link: name_of(link[0]))
         )
 
     def close(self) -> None:
-        self._thread.stop()
+        self.link.stop()
 
 
 def member_addresses(roster: Roster, founders: Mapping[PeerId, str], lookup: str) -> dict[PeerId, str]:
