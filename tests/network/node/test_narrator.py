@@ -1,6 +1,5 @@
 """Lines for people: news at once, the state of the run now and then, a pause loudly and once a minute; and the log of it all."""
 
-import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from troth.events import words
 from troth.events.kinds import Ban, Returned
 from troth.network.node.names import Names
 from troth.network.node.telling.log import FILES, LogFile
-from troth.network.node.telling.narrator import Narrator, QuietWatch
+from troth.network.node.telling.narrator import Narrator
 
 QUIET = replace(EVENT, banned=(), metrics={})
 PAUSED = replace(QUIET, members=2, ever=4, needed=3, moved=False, away=("carol", "dave"))
@@ -130,19 +129,6 @@ def test_a_run_whose_liars_are_all_found_does_not_sound_like_an_alarm() -> None:
     line = words.line(replace(EVENT, withstands=0), "")
     assert line.count("no liars expected") == 1
     assert "withstands" not in line
-
-
-def test_nothing_happens_and_the_reason_is_told() -> None:
-    told = threading.Event()
-    notes: list[str] = []
-
-    def note(text: str) -> None:
-        notes.append(text)
-        told.set()
-
-    with QuietWatch(lambda: "waits for carol", note, quiet_s=0.01):
-        assert told.wait(10)
-    assert set(notes) == {"waits for carol"}
 
 
 def test_a_returned_peer_keeps_its_name_under_every_key() -> None:

@@ -14,7 +14,6 @@ from troth.events.file import EVENTS, STATUS, EventFile, decode_event, decode_st
 from troth.events.kinds import Noted, Stepped
 from troth.network.node.names import Names
 from troth.network.node.options import NodeOptions
-from troth.network.node.telling.narrator import QuietWatch
 from troth.network.node.telling.progress import Progress
 from troth.network.node.telling.teller import Eyes, Teller, Traffic
 from troth.protocol.core.records import StepRecord
@@ -71,17 +70,25 @@ def test_waits_for_nobody_are_not_kept_in_the_stream(tmp_path: Path, unheard: tu
     """Every long step has some, and the page's notes held little else."""
     place = Slot(PLAN.run.id, 7, Phase.CLIP), frozenset(unheard)
     made, screen = teller(tmp_path, eyes=replace(Sights().eyes(), place=lambda: place, waits_for=lambda: "waits"))
-    made.watch.quiet_s = 0.05
-    with made.life(), made.watch:
+    made.quiet_s = 0.05
+    with made.life(), made.watching():
         wait_until(lambda: "waits" in screen.notes)
     events = [decode_event(line) for line in (tmp_path / EVENTS).read_bytes().splitlines()]
     assert sum(isinstance(event, Noted) for event in events) == kept
 
 
-def test_a_long_step_is_no_wait_where_steps_are_long() -> None:
-    watch = QuietWatch(lambda: None, lambda _: None, quiet_s=0.0)
-    assert watch.is_quiet(None)
-    assert not watch.is_quiet(usual_s=60.0)
+@pytest.mark.parametrize(("usual_s", "doing"), [(0.001, "waiting"), (60.0, "training")])
+def test_a_long_step_is_no_wait_where_steps_are_long(tmp_path: Path, usual_s: float, doing: str) -> None:
+    before = EventFile(tmp_path / EVENTS)
+    for step in range(4):
+        at = 1000.0 + usual_s * step
+        before.add(Stepped(step=step, updates=step + 1, of=9, members=4, moved=True, metrics={}, at=at))
+    before.close()
+    place = Slot(PLAN.run.id, 4, Phase.CLIP), frozenset[PeerId]()
+    made, _ = teller(tmp_path, eyes=replace(Sights().eyes(), place=lambda: place))
+    made.quiet_s = 0.0
+    with made.life():
+        assert decode_status((tmp_path / STATUS).read_bytes()).doing == doing
 
 
 def test_the_time_that_is_left_follows_from_the_usual_step() -> None:

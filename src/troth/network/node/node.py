@@ -119,7 +119,7 @@ class Node:
                     me, known = self._succeed("the run began without this peer, or its folder was lost"), True
                 self._folder.open_slots(signed)
                 try:
-                    with self._teller.watch:
+                    with self._teller.watching():
                         return drive(self._train(me, known=known))
                 finally:
                     self._connected.leave()  # before it saves: the others need not wait for that
@@ -270,7 +270,7 @@ class Node:
             changes=self._folder.journal.roster_changes.since,
             on_followed=self._folder.journal.roster_changes.add,
             on_candidate=self._folder.save_standing,
-            downloads=Downloads(self._folder.chunks, Arrival(self.note, self._teller.watch.stepped)),
+            downloads=Downloads(self._folder.chunks, Arrival(self.note, self._teller.lives)),
             archive=self._folder.served_aggregate,
         )
         return self._member

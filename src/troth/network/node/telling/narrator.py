@@ -3,15 +3,11 @@
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 from troth.events import words
 from troth.events.kinds import Stepped
 from troth.network.node.telling.progress import Progress
 
-_QUIET_S = 5.0  # without a step: then say for whom this peer waits
-_LONG = 2  # times the usual length of a step
 _SOON_S = 10.0  # after which the same is said again before the first step: else it seems to hang …
 _FIRST_S = 120.0  # … for so long at most
 _AGAIN_S = 60.0  # after which something that has not changed is said again
@@ -82,40 +78,3 @@ class Narrator:
             self._paused_at = self._noted[why] = now  # a peer that rests has no steps, and notes the same
             self._say(why)
         return True
-
-
-class QuietWatch:
-    """Notes for whom a peer waits, whenever nothing happens. Use as a context manager; `stepped` after every step."""
-
-    def __init__(
-        self, waits_for: Callable[[], str | None], note: Callable[[str], None], quiet_s: float = _QUIET_S
-    ) -> None:
-        self._waits_for = waits_for
-        self._note = note
-        self.quiet_s = quiet_s
-        self._last = self._stepped = time.monotonic()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def stepped(self) -> None:
-        self._last = self._stepped = time.monotonic()
-
-    def is_quiet(self, usual_s: float | None) -> bool:
-        """Whether there was no step for a while, and for longer than where a step usually takes so long."""
-        return time.monotonic() >= self._stepped + max(self.quiet_s, _LONG * (usual_s or 0.0))
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(self.quiet_s / 5):
-            if time.monotonic() >= self._last + self.quiet_s and (text := self._waits_for()) is not None:
-                self._note(text)
-                self._last = time.monotonic()

@@ -1,10 +1,16 @@
-"""Everything that a peer tells, from one stream of events: people on the screen and in the log, programs, files."""
+"""Everything that a peer tells, from one stream of events: people on the screen and in the log, programs, files.
 
+Its present is for people and programs that look now and then: `status.json`, rewritten every second.
+"""
+
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import isnan
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +18,7 @@ import msgspec
 from troth.crypto import PeerId, Slot
 from troth.errors import OperatorError
 from troth.events import words
-from troth.events.file import EVENTS, EventFile, last_steps
+from troth.events.file import EVENTS, EventFile, last_steps, write_status
 from troth.events.from_step import event_of_outcome
 from troth.events.kinds import Doing, Ended, How, Link, Noted, Status, Stepped
 from troth.network.manifest.manifest import Manifest
@@ -23,14 +29,25 @@ from troth.network.node.telling.beginning import beginning
 from troth.network.node.telling.course import Course
 from troth.network.node.telling.log import LogFile
 from troth.network.node.telling.metrics import Metrics
-from troth.network.node.telling.narrator import Narrator, QuietWatch
+from troth.network.node.telling.narrator import Narrator
 from troth.network.node.telling.progress import Progress
 from troth.network.node.telling.sink import EventSink
-from troth.network.node.telling.status import StatusBoard
 from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.core.state import Outcome
 from troth.protocol.wire.messages import Phase
 from troth.training.work import Training
+
+_SAMPLE_S = 0.1  # between two looks at the present
+_WRITE_S = 1.0
+_QUIET_S = 5.0  # without a step: then say for whom this peer waits
+_LONG = 2  # times the usual length of a step
+_NOTHING: dict[str, Any] = {
+    "waits_for": "",
+    "unheard": (),
+    "phase": "",
+    "since": None,
+    "left_s": None,
+}  # goes on at the end
 
 
 class TellerError(OperatorError):
@@ -88,9 +105,13 @@ class Teller:
         self._progress = Progress((), time.time())
         self._stepped = False  # whether a step has ended in this process
         self._last_metrics: dict[str, float] = {}
-        self._board = StatusBoard(options.folder, self._status, self._sample)
-        self.watch = QuietWatch(eyes.waits_for, self._note_wait)
         self.course = Course(time.monotonic)
+        self.quiet_s = _QUIET_S
+        self._watching = False
+        self._lived_at = self._told_at = time.monotonic()  # when something happened last; or was said to be awaited
+        self._started_at = time.time()
+        self._over = threading.Event()
+        self._looking = threading.Thread(target=self._look_on, name="status", daemon=True)
 
     @property
     def paused(self) -> str | None:
@@ -139,7 +160,9 @@ class Teller:
                 at=time.time(),
             )
         )
-        self._board.start()
+        self._present = self._status()
+        self._write(self._present)
+        self._looking.start()
 
     def note(self, text: str) -> None:
         """Tell people, on the screen, in the log and in the stream: there once a minute, as long as nothing else happens."""
@@ -187,7 +210,7 @@ class Teller:
         self.course.begin()
         self._last, self._last_metrics, self._stepped = event, event.metrics or self._last_metrics, True
         self._progress.stepped(event)
-        self.watch.stepped()
+        self.lives()
         if self._file is not None:
             self._file.add(event)
         self._metrics.stepped(event)
@@ -197,14 +220,53 @@ class Teller:
     def _end(self, how: How, text: str = "") -> None:
         if self._file is not None:
             self._file.add(Ended(how=how, text=text, at=time.time()))
-            self._board.end(how, text)
+            self._over.set()
+            if self._looking.is_alive():
+                self._looking.join()
+            with suppress(Exception):  # how the peer ended is told whatever it looks like then
+                self._present = self._status()
+            self._write(msgspec.structs.replace(self._present, doing=how, text=text, **_NOTHING))
             self._file.close()
 
     # The present
 
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note for whom this peer waits, whenever nothing happens meanwhile."""
+        self._watching = True
+        self.lives()
+        try:
+            yield
+        finally:
+            self._watching = False
+
+    def lives(self) -> None:
+        """Something has happened."""
+        self._lived_at = self._told_at = time.monotonic()
+
+    def _look_on(self) -> None:
+        due = time.monotonic() + _WRITE_S
+        while not self._over.wait(_SAMPLE_S):
+            # The protocol's thread changes what is looked at meanwhile: a look that fails is made again. If all of them do, the
+            # status gets old, and everybody who reads it says so.
+            with suppress(Exception):
+                self._sample()
+                if time.monotonic() >= due:
+                    due = time.monotonic() + _WRITE_S
+                    self._present = self._status()
+                    self._write(self._present)
+
     def _sample(self) -> None:
         if (place := self._eyes.place()) is not None:
             self.course.sample(*place)
+        quiet = self._watching and time.monotonic() >= self._told_at + self.quiet_s
+        if quiet and (text := self._eyes.waits_for()) is not None:
+            self._note_wait(text)
+            self._told_at = time.monotonic()
+
+    def _write(self, status: Status) -> None:
+        here = {"at": time.time(), "started_at": self._started_at, "pid": os.getpid(), "memory_bytes": resident_bytes()}
+        write_status(self._options.folder, msgspec.structs.replace(status, **here))
 
     def _status(self) -> Status:
         traffic, last, manifest = self._eyes.traffic(), self._last, self._manifest
@@ -241,7 +303,8 @@ class Teller:
             return "meeting"
         if self.paused is not None:
             return "paused"
-        return "waiting" if self.watch.is_quiet(self._progress.usual_s) else "training"
+        usual_s = self._progress.usual_s or 0.0
+        return "waiting" if time.monotonic() >= self._lived_at + max(self.quiet_s, _LONG * usual_s) else "training"
 
 
 def _known(last: Stepped) -> dict[str, Any]:
@@ -256,3 +319,12 @@ def _known(last: Stepped) -> dict[str, Any]:
         "stepped_at": last.at,
         "delta_s": last.delta_s,
     }
+
+
+def resident_bytes() -> int:
+    """Memory of this process now; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
