@@ -62,8 +62,8 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-class FolderLock:
-    """A folder that is this process's alone, until `release` or the end of the process, however it comes."""
+class Lock:
+    """A folder or file that is this process's alone, until `release` or the end of the process, however it comes."""
 
     def __init__(self, handle: int) -> None:
         self._release = weakref.finalize(self, os.close, handle)
@@ -72,7 +72,7 @@ class FolderLock:
         self._release()
 
 
-def lock_folder(folder: Path) -> FolderLock | None:
+def lock_folder(folder: Path) -> Lock | None:
     """None if another process has it. The folder itself is locked: no file is left behind, and it may be moved meanwhile."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -82,4 +82,4 @@ def lock_folder(folder: Path) -> FolderLock | None:
         return None
     except OSError:  # a file system without locks
         pass
-    return FolderLock(handle)
+    return Lock(handle)

@@ -57,4 +57,4 @@ def node_of(transport: Libp2pTransport) -> Libp2pNode:
 
 def discovery_of(transport: Libp2pTransport) -> Discovery:
     assert transport._running is not None
-    return transport._running.discovery
+    return transport._running

@@ -53,7 +53,7 @@ async def talk(transport: Libp2pTransport, peer: PeerId) -> None:
         assert await connection.receive() == (Lane.CONTROL, bytes(1000))
         times.append(time.monotonic() - began)
     node = node_of(transport)
-    over = [str(node.hivemind.Multiaddr(at)) for _, at in await node.control.connections()]
+    over = [str(node.setup.hivemind.Multiaddr(at)) for _, at in await node.control.connections()]
     tell(
         peer=connection.peer.hex(),
         found_s=round(found_s, 3),

@@ -20,7 +20,8 @@ from troth.network.mesh.session import (
     decode_session_message,
     encode_session_message,
 )
-from troth.network.transport.base import Connection, Limits, UnreachableError
+from troth.network.transport.base import Limits, UnreachableError
+from troth.network.transport.connection import StreamConnection
 from troth.network.transport.tcp import TcpTransport
 from troth.protocol.wire.messages import Malformed
 
@@ -32,7 +33,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dial_back, "ANSWER_S", 0.2)
 
 
-async def answer(connection: Connection) -> bool:
+async def answer(connection: StreamConnection) -> bool:
     """The next answer that a member gives."""
     while (heard := await connection.receive()) is not None:
         said = decode_session_message(bytes(heard[1][1:])) if bytes(heard[1][:1]) == CONTROL_SESSION else None
@@ -66,7 +67,7 @@ def test_one_connection_is_worth_one_dial() -> None:
     async def part(member: _Member) -> None:
         dialled: list[str] = []
 
-        async def dial(address: str, _peer: PeerId) -> Connection:
+        async def dial(address: str, _peer: PeerId) -> StreamConnection:
             dialled.append(address)
             raise UnreachableError("nobody is there")
 
@@ -83,12 +84,12 @@ def test_one_connection_is_worth_one_dial() -> None:
 class _Asked:
     """A member whose dials end as the test says, and what it says to those who asked."""
 
-    def __init__(self, dial: Callable[[str, PeerId], Awaitable[Connection]]) -> None:
+    def __init__(self, dial: Callable[[str, PeerId], Awaitable[StreamConnection]]) -> None:
         self.said: list[SessionMessage] = []
         self.backs = DialBacks(dial, lambda _, message: self.said.append(message))
 
     async def by(self, peer: PeerId, address: str) -> None:
-        await self.backs.dial(cast(Connection, _From(peer)), address)
+        await self.backs.dial(cast(StreamConnection, _From(peer)), address)
 
 
 class _From:
@@ -102,7 +103,7 @@ def test_few_are_dialled_at_a_time_and_a_refusal_takes_as_long_as_silence() -> N
     async def meet() -> None:
         dialled = 0
 
-        async def dial(address: str, _peer: PeerId) -> Connection:
+        async def dial(address: str, _peer: PeerId) -> StreamConnection:
             nonlocal dialled
             dialled += 1
             if address == "silent:1":
@@ -126,7 +127,7 @@ def test_few_are_dialled_at_a_time_and_a_refusal_takes_as_long_as_silence() -> N
 
 
 def test_only_answers_of_those_who_were_asked_count() -> None:
-    async def nobody(_address: str, _peer: PeerId) -> Connection:
+    async def nobody(_address: str, _peer: PeerId) -> StreamConnection:
         raise UnreachableError("nobody is there")
 
     backs = _Asked(nobody).backs

@@ -25,7 +25,8 @@ from troth.network.mesh.session import (
     delegation_bytes,
     encode_session_message,
 )
-from troth.network.transport.base import Connection, Lane, Limits
+from troth.network.transport.base import Lane, Limits
+from troth.network.transport.connection import StreamConnection
 from troth.network.transport.tcp import TcpTransport
 
 IDS = sorted((Identity.from_secret(Seed(derive(0, "one process", k))) for k in range(4)), key=lambda one: one.peer)
@@ -123,7 +124,7 @@ def play(members: int, part: Callable[[_Run, list[_Peer]], Awaitable[None]], **g
     asyncio.run(meet())
 
 
-def say(connection: Connection, message: SessionMessage) -> None:
+def say(connection: StreamConnection, message: SessionMessage) -> None:
     connection.send(Lane.CONTROL, CONTROL_SESSION + encode_session_message(message))
 
 

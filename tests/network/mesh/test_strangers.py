@@ -15,7 +15,7 @@ from troth.network.mesh.inbox import Inbox
 from troth.network.mesh.mesh import Mesh
 from troth.network.mesh.neighbour import STRANGERS_ROOM, Expected, Neighbours
 from troth.network.mesh.session import CONTROL_PACKET, Hello, KeyInUse, Refused, delegation_bytes
-from troth.network.transport.base import Connection, Lane, Limits, UnreachableError
+from troth.network.transport.base import Lane, Limits, UnreachableError
 from troth.network.transport.connection import StreamConnection
 from troth.network.transport.tcp import TcpTransport
 
@@ -51,13 +51,13 @@ class _Member:
         for guest in self._guests:
             await guest.close()
 
-    async def dialled_by(self, identity: Identity) -> Connection:
+    async def dialled_by(self, identity: Identity) -> StreamConnection:
         self._guests.append(TcpTransport(identity, self.limits, admits=lambda _: True))
         connection = await self._guests[-1].dial(self.address, MEMBER.peer)
         connection.recognise(known=True)
         return connection
 
-    async def greeted_by(self, identity: Identity, **said: Any) -> Connection:
+    async def greeted_by(self, identity: Identity, **said: Any) -> StreamConnection:
         connection = await self.dialled_by(identity)
         say(connection, Hello(**{**HELLO, "member": identity.peer, "process": identity.peer, **said}))
         await until(lambda: identity.peer in self.mesh.connected)
@@ -214,7 +214,7 @@ def test_all_strangers_together_have_so_much_to_read(monkeypatch: pytest.MonkeyP
         await member.greeted_by(reading)
         ears = {one: await member.greeted_by(one) for one in others}
         for near in ears.values():
-            near._transport.pause_reading()  # type: ignore[attr-defined]
+            near._transport.pause_reading()  # type: ignore[union-attr]
         ends = {one: end_of(member, one) for one in (reading, *others)}
         while all(ends[one].up for one in others):
             for one in others:
@@ -236,7 +236,7 @@ def test_a_stranger_that_was_answered_this_moment_makes_no_room_for_a_crowd(monk
         honest, *crowd = STRANGERS[:3]
         for one in (*crowd, honest):
             near = await member.greeted_by(one)
-            near._transport.pause_reading()  # type: ignore[attr-defined]
+            near._transport.pause_reading()  # type: ignore[union-attr]
         ends = {one: end_of(member, one) for one in (honest, *crowd)}
         for end in ends.values():
             monkeypatch.setattr(end, "_writable", False)  # the other side reads nothing
@@ -316,7 +316,7 @@ def test_whoever_was_a_member_is_not_dialled_for_ever() -> None:
         here, newcomer = free_address(), STRANGERS[0]
         seen: list[str] = []
 
-        async def dial(address: str, _peer: PeerId) -> Connection:
+        async def dial(address: str, _peer: PeerId) -> StreamConnection:
             seen.append(address)
             raise UnreachableError("nobody is there")
 

@@ -7,20 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from tests.network.transport.endpoints import HASTY, LIMITS, anyone, open_files, pair, run, transport, until
+from tests.network.transport.endpoints import HASTY, LIMITS, anyone, open_files, run, transport, until
 from troth.crypto.identity import Identity
 from troth.network.transport.addresses import split_address
-from troth.network.transport.base import Connection, Lane, Transport, TransportClosedError, UnreachableError
+from troth.network.transport.base import Lane, Transport, TransportClosedError, UnreachableError
 from troth.network.transport.tcp import TcpTransport
 
 
 def test_it_is_what_the_interface_says() -> None:
     async def main() -> None:
-        async with transport() as made, pair() as (near, _):
+        async with transport() as made:
             as_transport: Transport = made
-            as_connection: Connection = near
             assert as_transport is made
-            assert as_connection is near
 
     run(main())
 

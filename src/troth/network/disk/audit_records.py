@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 from torch import Tensor
@@ -30,6 +31,14 @@ from troth.resting import rest
 from troth.training.work import Training
 
 FORMAT = "troth audit record 7"
+_SAME = ("step", "seed_randomness", "owners", "bounds", "tau", "projection_key", "attempt")  # in memory and in the file
+_SAID = {
+    "commits": Phase.COMMIT,
+    "reports": Phase.REPORT,
+    "clips": Phase.CLIP,
+    "accuses": Phase.ACCUSE,
+    "probed": Phase.COMMIT,
+}
 _LAST = 3  # steps whose records are kept in any case
 Restore = Callable[[int, Digest], Training | None]  # the model at the start of a step, if it can be made again
 
@@ -136,25 +145,17 @@ class AuditRecordFiles:
 
     def _saved(self, record: AuditRecord[Training]) -> SavedAuditRecord:
         small = self._checkpoints.is_small(record.training)
+        same: dict[str, Any] = {name: getattr(record, name) for name in _SAME}
+        said: dict[str, Any] = {name: _envelopes(getattr(record, name)) for name in _SAID}
         return SavedAuditRecord(
             FORMAT,
             self._run,
-            record.step,
-            record.model,
-            record.content,
-            self._checkpoints.digest(record.training) if small else None,
-            record.seed_randomness,
-            record.owners,
-            record.bounds,
-            record.tau,
-            bytes(Blob.of(record.aggregate_D).view) if small else None,
-            record.projection_key,
-            record.attempt,
-            commits=_envelopes(record.commits),
-            reports=_envelopes(record.reports),
-            clips=_envelopes(record.clips),
-            accuses=_envelopes(record.accuses),
-            probed=_envelopes(record.probed),
+            model=record.model,
+            names_content=record.content,
+            state=self._checkpoints.digest(record.training) if small else None,
+            aggregate=bytes(Blob.of(record.aggregate_D).view) if small else None,
+            **same,
+            **said,
         )
 
     def _read(self, step: int, earlier: Sequence[State[Training]], restore: Restore) -> AuditRecord[Training] | None:
@@ -164,31 +165,21 @@ class AuditRecordFiles:
             return None
         if (saved.format, saved.run, saved.step) != (FORMAT, self._run, step) or not saved.is_whole:
             return None
-        commits, reports = _opened(Phase.COMMIT, saved.commits), _opened(Phase.REPORT, saved.reports)
-        clips, accuses = _opened(Phase.CLIP, saved.clips), _opened(Phase.ACCUSE, saved.accuses)
-        probed = _opened(Phase.COMMIT, saved.probed)
-        if commits is None or reports is None or clips is None or accuses is None or probed is None:
+        said = {name: _opened(phase, getattr(saved, name)) for name, phase in _SAID.items()}
+        opened: dict[str, Any] = {name: messages for name, messages in said.items() if messages is not None}
+        if len(opened) < len(said):
             return None
-        aggregate_D, training = self._aggregate(saved, clips), self._training(saved, earlier, restore)
+        aggregate_D, training = self._aggregate(saved, opened["clips"]), self._training(saved, earlier, restore)
         if aggregate_D is None or training is None:
             return None
+        same: dict[str, Any] = {name: getattr(saved, name) for name in _SAME}
         return AuditRecord(
-            step=step,
             training=training,
             model=Digest(saved.model),
             content=saved.names_content,
-            seed_randomness=Digest(saved.seed_randomness),
-            owners=tuple(map(PeerId, saved.owners)),
-            bounds=saved.bounds,
-            tau=saved.tau,
             aggregate_D=aggregate_D,
-            projection_key=Digest(saved.projection_key),
-            attempt=saved.attempt,
-            commits=commits,
-            reports=reports,
-            clips=clips,
-            accuses=accuses,
-            probed=probed,
+            **same,
+            **opened,
         )
 
     def _training(

@@ -3,24 +3,14 @@
 import fcntl
 import os
 import tempfile
-import weakref
 from datetime import UTC, datetime
 from pathlib import Path
 
 from troth.crypto import Digest, PeerId, tagged_hash
+from troth.files import Lock
 from troth.network.disk.errors import DiskError
 
 _MOST_BYTES = 200  # of a lock file
-
-
-class Lock:
-    """A lock on a file, held until `release` or the end of the process. The file tells people who holds it."""
-
-    def __init__(self, handle: int) -> None:
-        self._release = weakref.finalize(self, os.close, handle)
-
-    def release(self) -> None:
-        self._release()
 
 
 def lock_folder(folder: Path) -> Lock:
@@ -67,7 +57,7 @@ def lock_key(run: Digest, key: PeerId) -> Lock | None:
 
 
 def _lock(path: Path) -> tuple[Lock | None, str]:
-    """The lock, or None and who holds it."""
+    """A lock on a file that tells people who holds it; or None, and who does."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 
 from troth.crypto import PeerId
 from troth.network.mesh.session import Reached, SessionMessage
-from troth.network.transport.base import Connection, UnreachableError
+from troth.network.transport.base import UnreachableError
+from troth.network.transport.connection import StreamConnection
 
 ANSWER_S = 3.0
 _MOST_AT_A_TIME = 4
@@ -20,15 +21,15 @@ class DialBacks:
 
     def __init__(
         self,
-        dial: Callable[[str, PeerId], Awaitable[Connection]],
-        say: Callable[[Connection, SessionMessage], None],
+        dial: Callable[[str, PeerId], Awaitable[StreamConnection]],
+        say: Callable[[StreamConnection, SessionMessage], None],
     ) -> None:
         self._dial = dial
         self._say = say
         self._under_way = 0
         self._answers: dict[PeerId, bool | None] = {}  # of those that this peer has asked; None: not yet
 
-    async def dial(self, connection: Connection, address: str) -> None:
+    async def dial(self, connection: StreamConnection, address: str) -> None:
         """Dial the peer that asks for it at this address, and tell it whether it was there; nothing, if too many ask."""
         if self._under_way >= _MOST_AT_A_TIME:
             return

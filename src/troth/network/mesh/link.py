@@ -53,14 +53,14 @@ class NetworkLink:
         self._outbox: deque[tuple[PeerId, Lane, Message, bool]] = deque()  # the last: whether the answer may be long
         self._waking = False
         self._started = threading.Event()
-        self._failed: BaseException | None = None
+        self._failures: list[BaseException] = []
         self._main: asyncio.Task[None] | None = None
         self.mesh: Mesh
         self._thread.start()
         self._started.wait()
-        if self._failed is not None:
+        if self._failures:
             self._thread.join()
-            raise self._failed
+            raise self._failures[0]
 
     def now(self) -> float:
         return time.monotonic()
@@ -109,7 +109,7 @@ class NetworkLink:
         try:
             self._loop.run_until_complete(self._work())
         except BaseException as error:
-            self._failed = error
+            self._failures.append(error)
             self._inbox.fail(error)
         finally:
             self._started.set()

@@ -32,7 +32,6 @@ from troth.network.mesh.session import (
     encode_session_message,
 )
 from troth.network.transport.base import (
-    Connection,
     Lane,
     Message,
     Received,
@@ -40,6 +39,7 @@ from troth.network.transport.base import (
     UnreachableError,
     pieces_of,
 )
+from troth.network.transport.connection import StreamConnection
 
 _GREETING_S = 5.0
 _YIELDING_S = 0.3  # when a connection is lost the smaller key dials at once, the larger only after this
@@ -92,7 +92,7 @@ class Mesh:
         self._neighbours = Neighbours(me, addresses)
         self._mine = NOWHERE
         self._left = False
-        self._greeted: dict[Connection, None] = {}  # also those that a newer one of the same peer has replaced
+        self._greeted: dict[StreamConnection, None] = {}  # also those that a newer one of the same peer has replaced
         self._note = note
         self._name_of = name_of
         self._refused: dict[PeerId, str] = {}  # peers that do not fit, and why: they refuse us, or we them
@@ -204,11 +204,11 @@ class Mesh:
                 neighbour.connection.close("banned")
         self._banned = banned
 
-    def _send(self, connection: Connection, lane: Lane, message: Message) -> bool:
+    def _send(self, connection: StreamConnection, lane: Lane, message: Message) -> bool:
         self.sent += sum(map(len, pieces := pieces_of(message)))
         return connection.send(lane, (CONTROL_PACKET, *pieces) if lane == Lane.CONTROL else pieces)
 
-    def _say(self, connection: Connection, message: SessionMessage) -> None:
+    def _say(self, connection: StreamConnection, message: SessionMessage) -> None:
         connection.send(Lane.CONTROL, CONTROL_SESSION + encode_session_message(message))
 
     # Connecting
@@ -248,7 +248,7 @@ class Mesh:
 
     # One connection
 
-    async def _greet_and_read(self, connection: Connection) -> None:
+    async def _greet_and_read(self, connection: StreamConnection) -> None:
         why = "it left" if self._left else "it did not say who it is"
         try:
             if self._left:
@@ -285,7 +285,7 @@ class Mesh:
         finally:
             connection.close(why)
 
-    async def _read(self, connection: Connection, seat: PeerId) -> bool:
+    async def _read(self, connection: StreamConnection, seat: PeerId) -> bool:
         """Hear a connection to its end; return whether the other side said goodbye."""
         peer, dialled_back = connection.peer, False
         while (heard := await connection.receive()) is not None:
@@ -323,7 +323,7 @@ class Mesh:
                 if said.key_in_use and founder:
                     self._key_use.refused(seat)
 
-    async def _put(self, connection: Connection, message: Received) -> None:
+    async def _put(self, connection: StreamConnection, message: Received) -> None:
         """Hand a packet over. Where its sender's room is full nothing more is read, so that the sender has to wait; a stranger is
         not waited for once it is gone."""
         peer, most = connection.peer, self._neighbours.most_waiting(connection.peer)
@@ -340,7 +340,7 @@ class Mesh:
             self._noted.add(peer)
             self._note(f"{self._name_of(peer)}: {printable(why)}")
 
-    def _take(self, connection: Connection, greeting: Hello) -> None:
+    def _take(self, connection: StreamConnection, greeting: Hello) -> None:
         """Send on the newest connection from now on; messages that still arrive on an older one are heard."""
         self._neighbours.greeted(connection.peer, connection, greeting.process, PeerId(greeting.member))
         self._greeted[connection] = None
@@ -356,7 +356,7 @@ class Mesh:
         for connection in self._greeted:
             connection.recognise(known=self._neighbours.knows(connection.peer))
 
-    def _lose(self, peer: PeerId, connection: Connection, *, left: bool) -> None:
+    def _lose(self, peer: PeerId, connection: StreamConnection, *, left: bool) -> None:
         neighbour = self._neighbours.get(peer)
         if not self._neighbours.knows(peer) and all(one.peer != peer for one in self._greeted):
             self._inbox.drop(peer)  # what a stranger sent ends with its last connection, which need not be the newest

@@ -9,7 +9,8 @@ from operator import itemgetter
 
 from troth.crypto import PeerId
 from troth.network.mesh.session import NOWHERE, Standing
-from troth.network.transport.base import Connection, Lane, Message, pieces_of
+from troth.network.transport.base import Lane, Message, pieces_of
+from troth.network.transport.connection import StreamConnection
 
 _LOOK_EVERY_S = 0.05
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
@@ -26,7 +27,7 @@ class Neighbour:
 
     address: str
     seat: PeerId | None = None  # that it has, or was delegated, as its last greeting says
-    connection: Connection | None = None
+    connection: StreamConnection | None = None
     standing: Standing = NOWHERE
     process: bytes = b""  # at the other end of the last connection, as it says
     lost_at: float = field(default_factory=time.monotonic)
@@ -44,7 +45,7 @@ class Neighbour:
     def up(self) -> bool:
         return self.connection is not None
 
-    def connect(self, connection: Connection, process: bytes, seat: PeerId) -> None:
+    def connect(self, connection: StreamConnection, process: bytes, seat: PeerId) -> None:
         self.connection, self.process, self.seat, self.gone = connection, process, seat, False
         self.unread_since = time.monotonic()
         self._down.clear()
@@ -149,7 +150,7 @@ class Neighbours:
         if peer in self._table:
             self._table[peer].standing = standing
 
-    def greeted(self, peer: PeerId, connection: Connection, process: bytes, seat: PeerId) -> None:
+    def greeted(self, peer: PeerId, connection: StreamConnection, process: bytes, seat: PeerId) -> None:
         """Send on this connection from now on; its other side has shown that it may take this seat."""
         self.of(peer).connect(connection, process, seat)
         if peer != seat and self.has_seat(seat):
@@ -192,7 +193,7 @@ class Neighbours:
             min(behind, key=itemgetter(0))[1].close("too slow: too much is queued for strangers")
 
     @property
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[StreamConnection]:
         return [one.connection for _, one in self if one.connection is not None]
 
     @property

@@ -23,14 +23,14 @@ from typing import TypeVar
 from troth.crypto import Digest, Identity, tagged_hash, verify
 from troth.evidence.model_file import model_file, to_text
 from troth.evidence.verify_model import proves_model
-from troth.files import write_text
+from troth.files import Lock, write_text
 from troth.network.disk.aggregates import AggregateFiles
 from troth.network.disk.audit_records import AuditRecordFiles
 from troth.network.disk.checkpoints import CheckpointError, Checkpoints, Found, Marks
 from troth.network.disk.chunks import ChunkFiles
 from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import Journal
-from troth.network.disk.lock import Lock, lock_folder
+from troth.network.disk.lock import lock_folder
 from troth.network.disk.record_keys import RecordKeyFiles
 from troth.network.disk.replay import Base, Replay
 from troth.network.disk.roster_changes import FILE

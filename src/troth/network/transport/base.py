@@ -1,18 +1,17 @@
-"""The interface between Troth and the wire: connections to keys, two lanes of messages, nothing about sockets.
-
-A connection is to a *key*: its other side has proved to own `peer`. It promises order within a lane and whole messages or
-none; it does not promise delivery. A message that must arrive is asked for again by the layers above.
-"""
+"""The interface between Troth and the wire: transports that make connections to keys, two lanes of messages, and their bounds."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import isfinite
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from troth.crypto.hashing import Digest
 from troth.crypto.identity import Identity, PeerId
 from troth.errors import OperatorError
+
+if TYPE_CHECKING:
+    from troth.network.transport.connection import StreamConnection
 
 Piece = bytes | bytearray | memoryview
 Message = (
@@ -97,74 +96,16 @@ class Limits:
             )
 
 
-class Connection(Protocol):
-    """A connection to the holder of one key. Its methods belong to one event loop.
-
-    After the other side's first message, its greeting, nothing is read until `recognise`."""
-
-    @property
-    def peer(self) -> PeerId: ...
-
-    @property
-    def up(self) -> bool:
-        """Whether neither side has hung up."""
-
-    def recognise(self, *, known: bool) -> None:
-        """Read on after the greeting, or take note that the other side is known now, or no more.
-
-        A known one may send messages as long as the limits allow; they are handed out even after it closed. Anybody else's
-        are as short as a greeting, all on the control lane, and end with the connection (SPEC M4)."""
-
-    @property
-    def dialled(self) -> bool:
-        """Whether this side began it."""
-
-    @property
-    def bytes_in(self) -> int:
-        """Heard so far: messages and their framing, without the cost of encryption."""
-
-    @property
-    def bytes_out(self) -> int: ...
-
-    @property
-    def queued_bytes(self) -> int:
-        """Of messages that have not left yet."""
-
-    @property
-    def round_trip_s(self) -> float | None:
-        """Newest measure, where the system has one."""
-
-    def send(self, lane: Lane, message: Message) -> bool:
-        """Queue a message; never blocks.
-
-        False if the connection is closed, or if this message would exceed the bound on queued bytes: then the
-        connection is closed, as the other side is too slow. A message that is empty or above the lane's limit is our
-        own mistake: ValueError.
-        """
-
-    async def receive(self) -> tuple[Lane, Received] | None:
-        """The next whole message, or None once closed. Messages that arrived before the other side closed are still handed out.
-
-        One caller at a time. If nobody calls it, the other side is stopped after `most_received_bytes`, on both lanes.
-        """
-
-    def close(self, why: str = "") -> None:
-        """Hang up. Queued control messages still leave, within a second; queued bulk does not. The other side reads `why`."""
-
-    async def closed(self) -> str:
-        """Wait until the connection is down; the reason why it went down."""
-
-
 class Transport(Protocol):
     """Makes connections. One per process and identity."""
 
     async def listen(self, address: str) -> str:
         """Start accepting at `host:port` (`[v6]:port`; port 0: any free one); the real address. Raises ListenError."""
 
-    async def dial(self, address: str, peer: PeerId) -> Connection:
+    async def dial(self, address: str, peer: PeerId) -> "StreamConnection":
         """A connection to `peer`, which has admitted us. Raises UnreachableError, also if another key answers."""
 
-    async def accept(self) -> Connection:
+    async def accept(self) -> "StreamConnection":
         """The next connection that an admitted peer began. Raises TransportClosedError after `close`."""
 
     async def close(self) -> None:

@@ -49,7 +49,11 @@ Vetting = Callable[[ssl.SSLObject], PeerId | str]
 
 
 class StreamConnection(asyncio.BufferedProtocol):
-    """A Connection, the Sender that a throttle drives, and the protocol that asyncio drives. Made by a ConnectionPool."""
+    """A connection to a *key*: its other side has proved to own `peer`. It promises order within a lane and whole messages or
+    none; it does not promise delivery. A message that must arrive is asked for again by the layers above.
+
+    After the other side's first message, its greeting, nothing is read until `recognise`. All methods belong to one event loop.
+    It is the Sender that a throttle drives, and the protocol that asyncio drives. Made by a ConnectionPool."""
 
     def __init__(
         self,
@@ -63,10 +67,10 @@ class StreamConnection(asyncio.BufferedProtocol):
         lost: Callable[["StreamConnection"], None],
     ) -> None:
         self.peer = _NOBODY  # until the handshake is done
-        self.dialled = dialled
+        self.dialled = dialled  # whether this side began it
         self.source = source  # the address that it came from, as crowds are counted
         self.known = False
-        self.bytes_in = 0
+        self.bytes_in = 0  # so far: messages and their framing, without the cost of encryption
         self.bytes_out = 0
         self.waiting_bytes = 0  # received and not taken yet, with what it costs to keep them
         self.refusal = ""  # why the other side was turned away after the handshake
@@ -99,6 +103,10 @@ class StreamConnection(asyncio.BufferedProtocol):
     # The interface
 
     def send(self, lane: Lane, message: Message) -> bool:
+        """Queue a message; never blocks.
+
+        False if the connection is closed, or if this message would exceed the bound on queued bytes: then the connection is
+        closed, as the other side is too slow. An empty message, or one above the lane's limit, is our own mistake: ValueError."""
         length = sum(map(len, pieces_of(message)))
         most = self._limits.most_control_bytes if lane is Lane.CONTROL else self._limits.most_bulk_bytes
         if not 1 <= length <= most:
@@ -113,6 +121,9 @@ class StreamConnection(asyncio.BufferedProtocol):
         return True
 
     async def receive(self) -> tuple[Lane, Received] | None:
+        """The next whole message, or None once closed. Messages that arrived before the other side closed are still handed out.
+
+        One caller at a time. If nobody calls it, the other side is stopped after `most_received_bytes`, on both lanes."""
         while not self._received:
             if self.why:
                 return None
@@ -132,9 +143,14 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     @property
     def up(self) -> bool:
+        """Whether neither side has hung up."""
         return not self.why
 
     def recognise(self, *, known: bool) -> None:
+        """Read on after the greeting, or take note that the other side is known now, or no more.
+
+        A known one may send messages as long as the limits allow; they are handed out even after it closed. Anybody else's are as
+        short as a greeting, all on the control lane, and end with the connection (SPEC M4)."""
         if self._transport is None or self.why or (known == self.known and not self._assembler.halted):
             return
         if known:
@@ -144,6 +160,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._read_on()
 
     def close(self, why: str = "") -> None:
+        """Hang up. Queued control messages still leave, within a second; queued bulk does not. The other side reads `why`."""
         if self.why:
             return
         self._finish(why or "closed")
@@ -155,14 +172,17 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._write()
 
     async def closed(self) -> str:
+        """Wait until the connection is down; the reason why it went down."""
         return await asyncio.shield(self._down)
 
     @property
     def round_trip_s(self) -> float | None:
+        """Newest measure, where the system has one."""
         return round_trip_s(self._socket)
 
     @property
     def queued_bytes(self) -> int:
+        """Of messages that have not left yet."""
         return self._outbox.waiting_bytes
 
     # For the transport

@@ -117,53 +117,36 @@ class ForwardingChannel:
 
 
 class Noticed(Protocol):
-    """Observations of the broadcast layer, beside the messages, that a step has to announce."""
+    """Observations of the broadcast layer, beside the messages, that a step has to announce. Those here are of a channel on which
+    everyone hears the same, in no time, and nobody comes back."""
 
     def equivocations(self, step: int) -> Equivocations:
         """Equivocations in the announcements of this step, found by all members alike."""
-        ...
-
-    def blame(self) -> Blame:
-        """Blame for slow announcements since the last call (SPEC F1)."""
-        ...
-
-    def rejoins(self, step: int) -> Iterable[SignedRejoin]:
-        """Rejoin requests for this step that reached this peer (SPEC B3)."""
-        ...
-
-    def latencies(self, step: int) -> Measured | None:
-        """Times that this peer measured in the steps before this one (SPEC Q8)."""
-        ...
-
-    def tickets(self) -> Iterable[Ticket]:
-        """Tickets of strangers that reached this peer (SPEC J4)."""
-        ...
-
-    def probes(self, step: int) -> Iterable[Probe]:
-        """Commitments of candidates for this step that reached this peer (SPEC J5)."""
-        ...
-
-
-class NothingNoticed:
-    """`Noticed` of a channel on which everyone hears the same, in no time, and nobody comes back."""
-
-    def equivocations(self, step: int) -> Equivocations:
         return {}
 
     def blame(self) -> Blame:
+        """Blame for slow announcements since the last call (SPEC F1)."""
         return Blame()
 
     def rejoins(self, step: int) -> Iterable[SignedRejoin]:
+        """Rejoin requests for this step that reached this peer (SPEC B3)."""
         return ()
 
     def latencies(self, step: int) -> Measured | None:
+        """Times that this peer measured in the steps before this one (SPEC Q8)."""
         return None
 
     def tickets(self) -> Iterable[Ticket]:
+        """Tickets of strangers that reached this peer (SPEC J4)."""
         return ()
 
     def probes(self, step: int) -> Iterable[Probe]:
+        """Commitments of candidates for this step that reached this peer (SPEC J5)."""
         return ()
+
+
+class NothingNoticed(Noticed):
+    """`Noticed` where there is nothing to notice."""
 
 
 NOTHING_NOTICED = NothingNoticed()

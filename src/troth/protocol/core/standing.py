@@ -17,8 +17,6 @@ from troth.protocol.core.run import Run
 from troth.protocol.core.scales import Scales
 from troth.protocol.wire.messages import NO_BASIS, Malformed
 
-MOST_STANDING_BYTES = 1 << 22
-
 
 @dataclass(frozen=True)
 class Standing:

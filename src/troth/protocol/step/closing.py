@@ -14,6 +14,7 @@ from troth.protocol.core.roles import PendingAudits, closing_roles
 from troth.protocol.core.state import LastRecord, Outcome, Peer, State
 from troth.protocol.step.ahead import expect_this_step
 from troth.protocol.step.attempt import Attempt
+from troth.protocol.step.conclude import outcome
 from troth.protocol.step.context import StepContext
 from troth.protocol.step.disputes import audit_targets, vote
 from troth.protocol.step.step import sign_end, sign_last
@@ -37,20 +38,8 @@ async def close_run(peer: Peer[T], state: State[T]) -> Outcome[T]:
     trials.convict_equivocators(equivocations)  # [Q6]
     ended = closed(attempt, trials)  # [U4]
     assert ended.last is not None
-    return Outcome(
-        state=ended,
-        record=ended.last.record,
-        roles=context.roles,
-        certificate=attempt.certificate,
-        commits=attempt.commits,
-        accuses=trials.accuses,
-        votes=trials.votes,
-        equivocations=equivocations,
-        attempts=1,
-        audited=context.roles.audits.get(peer.me, ()) if not peer.observing else (),
-        observed=peer.observing,
-        closing=await sign_end(attempt, ended),
-    )
+    made = outcome(attempt, trials, equivocations, ended.last.record, ended)
+    return replace(made, closing=await sign_end(attempt, ended))
 
 
 async def certify(context: StepContext[T]) -> Attempt[T]:

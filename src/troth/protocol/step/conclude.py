@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from troth.crypto import Digest, PeerId
-from troth.protocol.core.channel import Said
+from troth.protocol.core.channel import Equivocations, Said
 from troth.protocol.core.coins import combine
 from troth.protocol.core.door import Entrance, best_tickets, decide, fields_of, most_members
 from troth.protocol.core.records import Owed, StepRecord, aggregates_digest, chained_state, names_content
@@ -42,11 +42,18 @@ def conclude(
     trials.convict_equivocators(equivocations)  # [Q6]
     owed, unaudited = trials.owed_audits(context.roles, context.state.pending_audits)  # [R7, R8]
     ending = Ending(attempt, reduced, reported, accuses, trials, link_disputes, moved, owed, unaudited)
-    record = ending.record
+    return outcome(attempt, trials, equivocations, ending.record, ending.next_state(ending.record))
+
+
+def outcome(
+    attempt: Attempt[T], trials: Trials, equivocations: Equivocations, record: StepRecord, state: State[T]
+) -> Outcome[T]:
+    """The end of a step, with the messages that prove it."""
+    peer, roles = attempt.context.peer, attempt.context.roles
     return Outcome(
-        state=ending.next_state(record),
+        state=state,
         record=record,
-        roles=context.roles,
+        roles=roles,
         certificate=attempt.certificate,
         commits=attempt.commits,
         accuses=trials.accuses,
@@ -54,7 +61,7 @@ def conclude(
         equivocations=equivocations,
         disclosed=trials.disclosed,
         attempts=attempt.number + 1,
-        audited=context.roles.audits.get(peer.me, ()) if not peer.observing else (),
+        audited=roles.audits.get(peer.me, ()) if not peer.observing else (),
         observed=peer.observing,
     )
 

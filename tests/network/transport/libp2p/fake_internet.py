@@ -93,7 +93,6 @@ class FakeNode:
     """In place of `Libp2pNode`, its daemon, its control socket and its DHT."""
 
     def __init__(self, internet: Internet, setup: NodeSetup, options: DaemonOptions, listen: list[str]) -> None:
-        self.hivemind = HIVEMIND
         self.daemon = self.control = self.dht = self.protocol = self
         self.relays: frozenset[str] = frozenset()
         self.ended = False

@@ -198,7 +198,7 @@ def test_the_manifest_is_a_way_into_the_dht() -> None:
         (Libp2pOptions(relays=(other, home)), (other, home)),
         (Libp2pOptions(initial_peers=(other,)), (other,)),
     ):
-        assert options.make(local)._discovery_setup.initial_peers == expected
+        assert options.make(local)._setup.initial_peers == expected
 
 
 def test_a_relay_that_passes_on_too_little_or_is_not_there_is_named(

@@ -67,21 +67,14 @@ class Metrics:
     ) -> None:
         check_extra(port, tensorboard=tensorboard)
         self._closing = ExitStack()
-        self._sinks: list[Callable[[Stepped], None]] = []
-        self._served: _Prometheus | None = None
-        try:
-            if port is not None:
-                self._served = _Prometheus(port, labels, self._closing)
-                self._sinks.append(self._served.stepped)
-            if tensorboard:
-                self._sinks.append(self._tensorboard(folder / "tensorboard"))
-        except MetricsError:
-            self.close()
-            raise
+        self._served = None if port is None else _Prometheus(port, labels, self._closing)
+        self._write = self._tensorboard(folder / "tensorboard") if tensorboard else None
 
     def stepped(self, event: Stepped) -> None:
-        for sink in self._sinks:
-            sink(event)
+        if self._served is not None:
+            self._served.stepped(event)
+        if self._write is not None:
+            self._write(event)
 
     def show(self, event: Stepped) -> None:
         """How far the run was before this process: nothing of it is counted again."""

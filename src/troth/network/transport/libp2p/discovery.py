@@ -2,20 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from statistics import median
 
-from troth.crypto.hashing import Digest
-from troth.crypto.identity import Identity, PeerId
+from troth.crypto.identity import PeerId
 from troth.network.transport.base import ListenError, UnreachableError
 from troth.network.transport.libp2p.control import DaemonError
 from troth.network.transport.libp2p.multiaddr import libp2p_id
 from troth.network.transport.libp2p.node import Libp2pNode
 from troth.network.transport.libp2p.peer_record import (
     LASTS_S,
-    Keeper,
     decode_peer_record,
     dht_key,
     encode_peer_record,
@@ -30,25 +26,12 @@ _MOST_CLOCK_OFF_S = LASTS_S / 2  # with more, records may seem to be over when t
 FRESH_S = LASTS_S - _REPUBLISH_S - 30.0  # the newest record of a peer lasts at least this long
 
 
-@dataclass(frozen=True)
-class DiscoverySetup:
-    """Everything that stays the same when a node is started again."""
-
-    identity: Identity
-    run: Digest
-    keeper: Keeper
-    initial_peers: tuple[str, ...]
-    relays: tuple[str, ...]
-    handshake_s: float
-    warn: Callable[[str, str, str], None]  # kind, source, text
-
-
 class Discovery:
-    """One node's place in the DHT."""
+    """One node's place in the DHT: a new one whenever the daemon is started again."""
 
-    def __init__(self, setup: DiscoverySetup, node: Libp2pNode) -> None:
-        self._setup = setup
-        self._node = node
+    def __init__(self, node: Libp2pNode) -> None:
+        self.node = node
+        self._setup = node.setup
         self._publish_at = 0.0
         self._join_at = 0.0
         self._alone = True  # no initial peer has answered
@@ -58,8 +41,8 @@ class Discovery:
     async def publish(self) -> None:
         """Publish our addresses, when they change and before the record ends, if we are of those whose records are kept."""
         setup = self._setup
-        through_relays = circuits(setup.relays, self._node.daemon)
-        addresses = worth_telling([*through_relays, *await self._node.own_addresses()])
+        through_relays = circuits(setup.relays, self.node.daemon)
+        addresses = worth_telling([*through_relays, *await self.node.own_addresses()])
         if addresses == self.published and time.monotonic() < self._publish_at:
             return
         self.published, self._publish_at = addresses, time.monotonic() + _REPUBLISH_S
@@ -69,7 +52,7 @@ class Discovery:
     async def _store(self, addresses: tuple[str, ...]) -> bool:
         setup, until = self._setup, time.time() + LASTS_S
         record = encode_peer_record(setup.identity, setup.run, until, addresses)
-        return bool(await self._node.dht.store(dht_key(setup.run, setup.identity.peer), record, until))
+        return bool(await self.node.dht.store(dht_key(setup.run, setup.identity.peer), record, until))
 
     async def join_when_due(self) -> None:
         if time.monotonic() >= self._join_at:
@@ -91,15 +74,15 @@ class Discovery:
 
     async def _meet(self, address: str) -> bool:
         where, _, name = address.rpartition("/p2p/")
-        other = self._node.hivemind.PeerID.from_base58(name)
+        other = self._setup.hivemind.PeerID.from_base58(name)
         if other.to_bytes() == libp2p_id(self._setup.identity.peer):
             return True
         with suppress(TimeoutError, OSError, EOFError, DaemonError):
             async with asyncio.timeout(self._setup.handshake_s):
-                await self._node.control.connect(other.to_bytes(), [where], self._setup.handshake_s)
-            met = await self._node.dht.protocol.call_ping(other) is not None
+                await self.node.control.connect(other.to_bytes(), [where], self._setup.handshake_s)
+            met = await self.node.dht.protocol.call_ping(other) is not None
             asked = time.time()
-            if met and (theirs := await self._node.clock_of(other)) is not None:
+            if met and (theirs := await self.node.clock_of(other)) is not None:
                 self._clocks_off[name] = (asked + time.time()) / 2 - theirs
             return met
         return False
@@ -124,7 +107,7 @@ class Discovery:
         setup.keeper.wanted.add(peer)
         try:
             async with asyncio.timeout(_LOOKUP_S):
-                found = (await self._node.dht.get_many([key], sufficient_expiration_time=sufficient))[key]
+                found = (await self.node.dht.get_many([key], sufficient_expiration_time=sufficient))[key]
         except TimeoutError as error:
             raise UnreachableError(f"the DHT did not answer within {_LOOKUP_S:g} s") from error
         finally:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from troth.crypto.hashing import Digest
 from troth.crypto.identity import Identity
 from troth.network.transport.libp2p.addresses import own_addresses
 from troth.network.transport.libp2p.bindings import Hivemind
@@ -13,6 +14,8 @@ from troth.network.transport.libp2p.control import Control
 from troth.network.transport.libp2p.daemon import Daemon, DaemonOptions
 from troth.network.transport.libp2p.peer_record import Keeper
 from troth.network.transport.libp2p.relays import start_daemon
+
+PROTOCOL = "/troth/1"
 
 _REPLICAS = 20  # of a record; small runs keep all records everywhere, so that crowding around a key takes a crowd
 _CACHED_RECORDS = 1024
@@ -27,16 +30,20 @@ class NodeSetup:
 
     hivemind: Hivemind
     identity: Identity
+    run: Digest
     keeper: Keeper
-    protocol: str
+    initial_peers: tuple[str, ...]
+    relays: tuple[str, ...]
+    handshake_s: float
     on_stream: OnStream  # called for every stream that somebody else opens
+    warn: Callable[[str, str, str], None]  # kind, source, text
 
 
 class Libp2pNode:
     """A running node. Made by `start`."""
 
-    def __init__(self, hivemind: Hivemind, daemon: Daemon) -> None:
-        self.hivemind = hivemind
+    def __init__(self, setup: NodeSetup, daemon: Daemon) -> None:
+        self.setup = setup
         self.daemon = daemon
         self.control = Control(daemon)
         self.p2p: Any = None
@@ -45,23 +52,25 @@ class Libp2pNode:
     @classmethod
     async def start(cls, setup: NodeSetup, options: DaemonOptions) -> "Libp2pNode":
         """Raises ListenError, DaemonError, OSError, EOFError and hivemind's error."""
-        node = cls(setup.hivemind, await start_daemon(setup.hivemind, setup.identity, options))
+        node = cls(setup, await start_daemon(setup.hivemind, setup.identity, options))
         try:
-            await node._open(setup, reachable=bool(options.listen) and not options.relays)
+            await node._open(reachable=bool(options.listen) and not options.relays)
         except BaseException:
             await node.stop()
             raise
         return node
 
-    async def _open(self, setup: NodeSetup, *, reachable: bool) -> None:
+    async def _open(self, *, reachable: bool) -> None:
+        setup, hivemind = self.setup, self.setup.hivemind
+
         async def on_stream(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await setup.on_stream(self.control, info, reader, writer)
 
         # Its sockets lie beside the daemon's: any process that can write to them can claim to be any peer.
-        own = type("P2P", (self.hivemind.P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{self.daemon.folder}/"})
-        self.p2p = await own.replicate(self.hivemind.Multiaddr(self.daemon.control))  # type: ignore[attr-defined]
-        await self.p2p.add_binary_stream_handler(setup.protocol, on_stream)
-        self.dht = await self.hivemind.DHTNode.create(
+        own = type("P2P", (hivemind.P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{self.daemon.folder}/"})
+        self.p2p = await own.replicate(hivemind.Multiaddr(self.daemon.control))  # type: ignore[attr-defined]
+        await self.p2p.add_binary_stream_handler(PROTOCOL, on_stream)
+        self.dht = await hivemind.DHTNode.create(
             p2p=self.p2p,
             client_mode=not reachable,  # nobody is sent to a peer that cannot be dialled
             record_validator=setup.keeper,
@@ -88,7 +97,7 @@ class Libp2pNode:
         return self.daemon.ended
 
     async def own_addresses(self) -> list[str]:
-        return await own_addresses(self.hivemind, self.control)
+        return await own_addresses(self.setup.hivemind, self.control)
 
     async def stop(self) -> None:
         if self.dht is not None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from troth.crypto.hashing import Digest
 from troth.crypto.identity import Identity, PeerId
@@ -35,15 +35,14 @@ from troth.network.transport.libp2p.addresses import (
 from troth.network.transport.libp2p.bindings import load_hivemind
 from troth.network.transport.libp2p.control import Control, DaemonError, in_words
 from troth.network.transport.libp2p.daemon import DaemonOptions
-from troth.network.transport.libp2p.discovery import FRESH_S, Discovery, DiscoverySetup
+from troth.network.transport.libp2p.discovery import FRESH_S, Discovery
 from troth.network.transport.libp2p.multiaddr import dialable, libp2p_id, libp2p_name, peer_of_libp2p
-from troth.network.transport.libp2p.node import Libp2pNode, NodeSetup
+from troth.network.transport.libp2p.node import PROTOCOL, Libp2pNode, NodeSetup
 from troth.network.transport.libp2p.peer_record import Keeper
 from troth.network.transport.libp2p.relays import check_relays
 from troth.network.transport.libp2p.streams import attach
 from troth.network.transport.pool import ConnectionPool
 
-PROTOCOL = "/troth/1"
 IN_THE_DHT = "dht:"
 
 _RESERVE_S = 15.0  # until a relay has taken us; a daemon asks only once, so after this time it is started again
@@ -95,13 +94,6 @@ class Libp2pOptions:
         )
 
 
-class _Running(NamedTuple):
-    """A node, and its place in the DHT: replaced together when the daemon is started again."""
-
-    node: Libp2pNode
-    discovery: Discovery
-
-
 class Libp2pTransport:
     """See Transport. `listen("")` accepts nothing directly: others come through relays, or not at all.
 
@@ -125,20 +117,21 @@ class Libp2pTransport:
         self._limits = limits
         self._admits = admits
         self._pool = ConnectionPool(limits, self._let_go)
-        self._node_setup = NodeSetup(load_hivemind(), identity, keeper, PROTOCOL, self._take_stranger)
-        self._discovery_setup = DiscoverySetup(
+        self._setup = NodeSetup(
+            load_hivemind(),
             identity,
             run,
             keeper,
             tuple(options.initial_peers) or tuple(options.relays),
             tuple(options.relays),
             limits.handshake_s,
+            self._take_stranger,
             self._pool.warnings.warn,
         )
         self._daemon_options = DaemonOptions(
             (), tuple(options.announce), tuple(options.relays), options.serves_relay, limits.most_connections
         )
-        self._running: _Running | None = None
+        self._running: Discovery | None = None
         self._starting = asyncio.Lock()
         self._upkeep: asyncio.Task[None] | None = None
         self._writers: dict[StreamConnection, asyncio.StreamWriter] = {}  # a stream closes when nobody holds its writer
@@ -155,9 +148,9 @@ class Libp2pTransport:
             self._daemon_options = replace(self._daemon_options, listen=listen)
             try:
                 await self._start()
-                self._now_running().discovery.check_clock()
+                self._now_running().check_clock()
                 found = await self._await_address()
-            except (OSError, EOFError, DaemonError, self._node_setup.hivemind.daemon_error) as error:
+            except (OSError, EOFError, DaemonError, self._setup.hivemind.daemon_error) as error:
                 await self._stop()
                 raise ListenError(f"the libp2p daemon failed ({error or 'it hung up'}); try again") from error
             except BaseException:
@@ -173,16 +166,16 @@ class Libp2pTransport:
             if self._upkeep is None:
                 try:
                     await self._start()
-                except (OSError, EOFError, ListenError, DaemonError, self._node_setup.hivemind.daemon_error) as error:
+                except (OSError, EOFError, ListenError, DaemonError, self._setup.hivemind.daemon_error) as error:
                     raise UnreachableError(f"the libp2p daemon does not start: {error}") from error
                 self._upkeep = asyncio.create_task(self._keep_up())
         if address not in ("", IN_THE_DHT):
             return await self._dial((dial_multiaddr(address, peer),), peer)
-        found = await self._now_running().discovery.look_up(peer, time.time() + FRESH_S)
+        found = await self._now_running().look_up(peer, time.time() + FRESH_S)
         try:
             return await self._dial(found, peer)
         except UnreachableError:  # perhaps it has moved a minute ago; then somebody has a newer record
-            newest = await self._now_running().discovery.look_up(peer, inf)
+            newest = await self._now_running().look_up(peer, inf)
             if newest == found:
                 raise
             return await self._dial(newest, peer)
@@ -202,15 +195,14 @@ class Libp2pTransport:
     @property
     def addresses(self) -> tuple[str, ...]:
         """Our addresses, as last published for others."""
-        return self._running.discovery.published if self._running is not None else ()
+        return self._running.published if self._running is not None else ()
 
     # Our node
 
     async def _start(self) -> None:
-        node = await Libp2pNode.start(self._node_setup, self._daemon_options)
-        self._running = _Running(node, Discovery(self._discovery_setup, node))
+        self._running = Discovery(await Libp2pNode.start(self._setup, self._daemon_options))
         try:
-            await self._running.discovery.join()
+            await self._running.join()
         except BaseException:
             await self._stop()
             raise
@@ -220,7 +212,7 @@ class Libp2pTransport:
         if running is not None:
             await running.node.stop()
 
-    def _now_running(self) -> _Running:
+    def _now_running(self) -> Discovery:
         if self._running is None:
             raise UnreachableError("the libp2p daemon is down for the moment")
         return self._running
@@ -235,7 +227,7 @@ class Libp2pTransport:
                     async with self._starting:
                         await self._stop()
                         await self._start()
-                discovery = self._now_running().discovery
+                discovery = self._now_running()
                 await discovery.join_when_due()
                 await discovery.publish()
             except Exception as error:  # hivemind raises what it likes, and without this nobody would find us any more
@@ -246,7 +238,8 @@ class Libp2pTransport:
         options, began = self._daemon_options, time.monotonic()
         deadline = began + _RESERVE_S
         while True:
-            node, discovery = self._now_running()
+            discovery = self._now_running()
+            node = discovery.node
             await discovery.publish()
             await check_relays(options.relays, node.daemon, node.control, self._limits)
             published = discovery.published
