@@ -49,43 +49,10 @@ class Aggregator(Protocol):
     def __call__(self, vectors_PD: Tensor, senders: Sequence[int], /) -> Tensor: ...
 
 
-Memory = Mapping[str, Any]  # tensors, numbers, texts, and lists, tuples and dicts of them
-
-
-class Remembers(Protocol):
-    """An aggregator, or a forging function, whose memory can be written down between two steps, and given back to a new one.
-
-    All of it: with `recall(memory())` a new one goes on bit for bit. Neither gives away tensors that are changed in place later.
-    """
-
-    def memory(self) -> Memory: ...
-
-    def recall(self, memory: Memory, /) -> None: ...
-
-
-class UnwritableError(Exception):
-    """Something has a memory that cannot be written down; the message says what has."""
-
-
-def memory_of(thing: object) -> Memory:
-    """Its memory. Its very class must say what that is: a base class does not know what was added to it."""
-    kind = type(thing)
-    if "memory" not in vars(kind) or "recall" not in vars(kind):
-        raise UnwritableError(f"{kind.__qualname__} does not say what it remembers (`memory` and `recall`)")
-    found: Memory = thing.memory()  # type: ignore[attr-defined]
-    return found
-
-
-def recall_into(thing: object, memory: Memory) -> None:
-    """Give a new one what `memory_of` said of another."""
-    thing.recall(memory)  # type: ignore[attr-defined]  # `memory_of` has made sure
-
-
 class RuleWithMemory(ABC):
     """A rule that remembers. Subclasses are frozen dataclasses, and their fields are the rule's options.
 
-    An aggregator that drops senders for good has `removed`, a dict of peers and the steps at which they were dropped. One that
-    `Remembers` lets runs that are stopped go on where they were.
+    An aggregator that drops senders for good has `removed`, a dict of peers and the steps at which they were dropped.
     """
 
     @abstractmethod
@@ -134,9 +101,3 @@ class _Memoryless:
         here = covered(self.entry, self.setting.left(len(senders)))
         given: dict[str, Any] = {"byzantine": here.byzantine, "tau": here.tau, "layout": here.layout}
         return self.entry.function(vectors_PD, **{name: given[name] for name in self.entry.needs})
-
-    def memory(self) -> Memory:
-        return {}
-
-    def recall(self, memory: Memory) -> None:
-        pass

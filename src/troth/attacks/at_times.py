@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from troth.aggregation import Memory, memory_of, recall_into
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import Foresee, Forge, GradientAttack, Scene, WatchingForge
 from troth.attacks.gradient.search import mean_of_rows
@@ -68,9 +67,3 @@ class ForgeAtTimes(WatchingForge):
     def after(self, sent_PD: Tensor) -> None:
         if isinstance(self._forge, WatchingForge):
             self._forge.after(sent_PD)
-
-    def memory(self) -> Memory:
-        return {"inner": memory_of(self._forge)}
-
-    def recall(self, memory: Memory) -> None:
-        recall_into(self._forge, memory["inner"])

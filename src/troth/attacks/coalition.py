@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from troth.aggregation import Memory, UnwritableError, memory_of, recall_into
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import Foresee, Forge, GradientAttack, Scene, WatchingForge
 from troth.attacks.gradient.base import forging
@@ -92,20 +91,6 @@ class Coalition:
             sent_BD = own_BD
         self._tell(members, sent_BD, honest_HD)
         return sent_BD
-
-    def memory(self) -> list[Memory]:
-        """What its forging functions remember between two steps. Raises `UnwritableError` where one does not say."""
-        found = []
-        for attack, forge in zip(self._attacks, self._forges, strict=True):
-            try:
-                found.append(memory_of(forge))
-            except UnwritableError as error:
-                raise UnwritableError(f"attack {name_of(attack)}: {error}") from error
-        return found
-
-    def recall(self, memory: Sequence[Memory]) -> None:
-        for forge, its in zip(self._forges, memory, strict=True):
-            recall_into(forge, its)
 
     def _tell(self, members: Sequence[int], sent_BD: Tensor, honest_HD: Tensor) -> None:
         for forge, squad in zip(self._forges, self._squads, strict=True):

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from troth.aggregation import Memory
 from troth.attacks.at_times import AtTimes, ForgeAtTimes
 from troth.attacks.gradient import Forge, Scene
 
@@ -47,10 +46,3 @@ class _LyingLow(ForgeAtTimes):
         members = self._contributors + self._options.validators
         chance = self._options.validators / self._contributors * min(1.0, self._honest / members)
         return chance <= self._options.chance
-
-    def memory(self) -> Memory:
-        return {**super().memory(), "honest": self._honest}
-
-    def recall(self, memory: Memory) -> None:
-        super().recall(memory)
-        self._honest = memory["honest"]

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from troth.aggregation import Memory
 from troth.attacks.at_times import AtTimes, ForgeAtTimes
 from troth.attacks.gradient import Forge, Scene
 
@@ -29,10 +28,3 @@ class _Pausing(ForgeAtTimes):
 
     def lies(self, honest: int) -> bool:
         return not self._watched
-
-    def memory(self) -> Memory:
-        return {**super().memory(), "lied": self._lied}
-
-    def recall(self, memory: Memory) -> None:
-        super().recall(memory)
-        self._lied = memory["lied"]

@@ -4,12 +4,10 @@ Run on a machine with a GPU: `python -m pytest -q -p no:cacheprovider tests/simu
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from tests.simulation.lockstep.interrupted import resumed, stopped_and_whole
 from troth.protocol.core.records import decode_record
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.training.work import TrainingWork, state_digest
@@ -76,14 +74,3 @@ def test_strangers_change_nothing_of_that() -> None:
     assert together.trace == alone.trace
     assert {ban.peer for ban in together.bans} <= together.liars
     assert any(decode_record(raw).admitted for raw in together.trace)
-
-
-@pytest.mark.parametrize("attack", ["sign-flip", "delayed-gradient:delay=2", "mimic:warmup=4"])
-@pytest.mark.parametrize("defence", ["troth", "safeguard", "centered-clip-momentum"])
-def test_a_run_that_was_stopped_ends_with_the_same_bytes(attack: str, defence: str, tmp_path: Path) -> None:
-    """From a file, in which tensors of the device are on the host; nothing that was begun ahead is in it."""
-    momentum = 0.9 if defence == "centered-clip-momentum" else 0.0
-    scenario = replace(ATTACKED, attack=attack, defence=defence, momentum=momentum)
-    files, whole = stopped_and_whole(scenario, tmp_path)
-    for file in files:
-        assert resumed(scenario, file) == whole

@@ -139,3 +139,11 @@ def test_a_run_ends_after_three_steps_without_a_finite_gradient() -> None:
     assert details["diverged_at"] == len(losses) - 3
     assert "diverged at step" in run.ended_early
     assert details["agreement"]
+
+
+def test_a_run_without_evidence_has_the_same_summary() -> None:
+    scenario = Scenario(task="quadratic:dimension=60", peers=7, byzantine=2, attack_start=3, steps=14, seed=2)
+    one, other = start(scenario).finish(), start(scenario, evidence=False).finish()
+    assert one.summary == other.summary
+    assert one.evidence
+    assert not other.evidence

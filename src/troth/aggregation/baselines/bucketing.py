@@ -9,7 +9,7 @@ from torch import Tensor
 
 from troth.aggregation.baselines.pre_aggregation import PreAggregation
 from troth.aggregation.checks import AggregationError, check_vectors
-from troth.aggregation.memory import Aggregator, Memory, Setting, memory_of, recall_into
+from troth.aggregation.memory import Aggregator, Setting
 
 # P peers, S buckets, D coordinates
 
@@ -48,13 +48,6 @@ class _Bucketed:
         buckets = [order[start : start + self.size] for start in range(0, len(order), self.size)]
         means_SD = torch.stack([vectors_PD[bucket].mean(dim=0) for bucket in buckets])
         return self.inner(means_SD, range(len(buckets)))
-
-    def memory(self) -> Memory:
-        return {"step": self.step, "inner": memory_of(self.inner)}
-
-    def recall(self, memory: Memory) -> None:
-        self.step = memory["step"]
-        recall_into(self.inner, memory["inner"])
 
     def _order(self, rows: int) -> list[int]:
         """This step's permutation: rows sorted by a hash of the seed, so that it is the same on every machine."""

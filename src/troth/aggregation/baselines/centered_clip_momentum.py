@@ -8,7 +8,7 @@ from torch import Tensor
 
 from troth.aggregation.centered_clip import check_tau, clip_weights
 from troth.aggregation.checks import AggregationError, check_vectors
-from troth.aggregation.memory import Aggregator, Memory, RuleWithMemory, Setting
+from troth.aggregation.memory import Aggregator, RuleWithMemory, Setting
 
 # P peers, D coordinates
 
@@ -45,9 +45,3 @@ class _FromTheLast:
             v_D = v_D + (scale_P[:, None] * away_PD).sum(dim=0)
         self.last_D = v_D
         return v_D.clone()
-
-    def memory(self) -> Memory:
-        return {"last": self.last_D}
-
-    def recall(self, memory: Memory) -> None:
-        self.last_D = memory["last"]

@@ -8,7 +8,7 @@ from torch import Tensor
 from troth.aggregation.baselines.pre_aggregation import PreAggregation
 from troth.aggregation.checks import check_byzantine, check_vectors
 from troth.aggregation.distances import pairwise_distances
-from troth.aggregation.memory import Aggregator, Memory, Setting, covered, memory_of, recall_into
+from troth.aggregation.memory import Aggregator, Setting, covered
 
 # P peers, K nearest rows, D coordinates
 
@@ -46,9 +46,3 @@ class _Mixed:
     def __call__(self, vectors_PD: Tensor, senders: Sequence[int]) -> Tensor:
         liars = covered(self.rule, self.setting.left(len(senders))).byzantine
         return self.inner(mix_nearest(vectors_PD, byzantine=liars), senders)
-
-    def memory(self) -> Memory:
-        return {"inner": memory_of(self.inner)}
-
-    def recall(self, memory: Memory) -> None:
-        recall_into(self.inner, memory["inner"])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from troth.aggregation.checks import AggregationError, check_vectors
 from troth.aggregation.distances import pairwise_distances
-from troth.aggregation.memory import Aggregator, Memory, RuleWithMemory, Setting
+from troth.aggregation.memory import Aggregator, RuleWithMemory, Setting
 
 # P peers, G of them still trusted, D coordinates
 
@@ -84,13 +84,6 @@ class _Window:
         self.sum_PD: Tensor | None = None
         self.variances: deque[float] = deque(maxlen=steps)
 
-    def memory(self) -> Memory:
-        return {"sum": self.sum_PD, "variances": list(self.variances)}
-
-    def recall(self, memory: Memory) -> None:
-        self.sum_PD = memory["sum"]
-        self.variances = deque(memory["variances"], maxlen=self.steps)
-
     def outliers(self, step: int, share_PD: Tensor, good: Sequence[int], majority: int, spread: float) -> set[int]:
         """Add a step, and tell which of the good peers are too far from the median one."""
         self.sum_PD = share_PD if self.sum_PD is None or step % self.steps == 0 else self.sum_PD + share_PD
@@ -140,15 +133,6 @@ class _Guard:
             aggregate_D = aggregate_D + self.noise * self._gaussian(aggregate_D)
         self.step += 1
         return aggregate_D
-
-    def memory(self) -> Memory:
-        windows = [window.memory() for window in self.windows]
-        return {"good": list(self.good), "removed": dict(self.removed), "step": self.step, "windows": windows}
-
-    def recall(self, memory: Memory) -> None:
-        self.good, self.removed, self.step = list(memory["good"]), dict(memory["removed"]), memory["step"]
-        for window, its in zip(self.windows, memory["windows"], strict=True):
-            window.recall(its)
 
     def _judge(self, vectors_PD: Tensor, present: dict[int, int]) -> None:
         share_PD = vectors_PD.new_zeros(self.setting.peers, vectors_PD.shape[1], dtype=torch.float64)

@@ -5,7 +5,7 @@ that the colluders send, knowing everything: their own gradients, those of all h
 knows nothing of it. A new attack is a class in one of these files and a row in `ATTACKS`.
 """
 
-from troth.attacks.gradient.base import Foresee, Forge, Forgetful, GradientAttack, Scene, WatchingForge, positive
+from troth.attacks.gradient.base import Foresee, Forge, GradientAttack, Scene, WatchingForge, positive
 from troth.attacks.gradient.data import Backdoor, LabelFlip
 from troth.attacks.gradient.noise import Gaussian, RandomDirection, SlowPoison
 from troth.attacks.gradient.past import DelayedGradient, Mimic
@@ -28,7 +28,6 @@ __all__ = [
     "DelayedGradient",
     "Foresee",
     "Forge",
-    "Forgetful",
     "Gaussian",
     "GradientAttack",
     "Hide",

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar, final
+from typing import ClassVar
 
 from torch import Tensor
 
-from troth.aggregation import Memory
 from troth.attacks.colluder import ColludingChannel
 from troth.crypto import Seed
 from troth.training import Batch, Task
@@ -43,15 +42,11 @@ class GradientAttack:
         return self.begin(seed)
 
     def begin(self, seed: Seed) -> Forge:
-        """Forging function of one run, called at every step (also before the attack) with the contributing colluders.
-
-        One that keeps nothing from step to step is `Forgetful(…)`, one that does `Remembers`: else a run that is stopped has to
-        begin anew.
-        """
+        """Forging function of one run, called at every step (also before the attack) with the contributing colluders."""
         if not asks_for_layout(self):
-            return Forgetful(lambda _members, own_BD, honest_HD: self.forge(own_BD, honest_HD))
+            return lambda _members, own_BD, honest_HD: self.forge(own_BD, honest_HD)
         forge: Callable[..., Tensor] = self.forge
-        return Forgetful(lambda _members, own_BD, honest_HD: forge(own_BD, honest_HD, layout=_layout.get()))
+        return lambda _members, own_BD, honest_HD: forge(own_BD, honest_HD, layout=_layout.get())
 
     def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
         """Rows that the colluders send. One that names a third parameter `layout` is given the order of the parameters."""
@@ -73,23 +68,6 @@ def forging(layout: Layout | None) -> Iterator[None]:
         yield
     finally:
         _layout.reset(token)
-
-
-@final
-class Forgetful:
-    """A forging function whose rows follow from what it is given and from its seed: nothing is kept from step to step."""
-
-    def __init__(self, forge: Forge) -> None:
-        self._forge = forge
-
-    def __call__(self, members: Sequence[int], own_BD: Tensor, honest_HD: Tensor) -> Tensor:
-        return self._forge(members, own_BD, honest_HD)
-
-    def memory(self) -> Memory:
-        return {}
-
-    def recall(self, memory: Memory) -> None:
-        pass
 
 
 @dataclass(frozen=True)

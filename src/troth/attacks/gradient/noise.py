@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from troth.aggregation import Memory
-from troth.attacks.gradient.base import Forge, Forgetful, GradientAttack, positive
+from troth.attacks.gradient.base import Forge, GradientAttack, positive
 from troth.crypto import Seed, stream
 
 # B colluders, H honest peers, D coordinates
@@ -32,7 +31,7 @@ class RandomDirection(GradientAttack):
             common_D: Tensor = fixed_direction(seed, "random direction", own_BD) * length
             return common_D.expand_as(own_BD)
 
-        return Forgetful(forge)
+        return forge
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class SlowPoison(GradientAttack):
             moved_BD: Tensor = own_BD + length_B[:, None] * fixed_direction(seed, "slow poison", own_BD)
             return moved_BD
 
-        return Forgetful(forge)
+        return forge
 
 
 @dataclass(frozen=True)
@@ -81,12 +80,6 @@ class _Drawing:
             rows.append(torch.from_numpy(noise).to(own_BD) * self._deviation)
             self._drawn[member] += 1
         return torch.stack(rows)
-
-    def memory(self) -> Memory:
-        return {"drawn": dict(self._drawn)}
-
-    def recall(self, memory: Memory) -> None:
-        self._drawn = Counter(memory["drawn"])
 
 
 def fixed_direction(seed: Seed, purpose: str, like_BD: Tensor) -> Tensor:

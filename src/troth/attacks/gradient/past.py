@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from troth.aggregation import Memory
 from troth.attacks.gradient.base import Forge, GradientAttack, Scene, WatchingForge
 from troth.attacks.gradient.noise import fixed_direction
 from troth.crypto import Seed
@@ -44,13 +43,6 @@ class _Delaying:
             self._past[member].append(own_D)
         # The oldest there is, while the run is younger than the delay.
         return torch.stack([self._past[member][0] for member in members])
-
-    def memory(self) -> Memory:
-        return {"past": {member: list(rows) for member, rows in self._past.items()}}
-
-    def recall(self, memory: Memory) -> None:
-        for member, rows in memory["past"].items():
-            self._past[member].extend(rows)
 
 
 @dataclass(frozen=True)
@@ -100,13 +92,6 @@ class _Mimicking(WatchingForge):
         # A target that sits this step out, since it validates, is stood in for by whoever is farthest now.
         row = numbers.index(self._target) if self._target in numbers else best
         return honest_HD[row].expand_as(own_BD)
-
-    def memory(self) -> Memory:
-        return {"seen": self._seen, "mean": self._mean_D, "z": self._z_D, "target": self._target}
-
-    def recall(self, memory: Memory) -> None:
-        self._seen, self._target = memory["seen"], memory["target"]
-        self._mean_D, self._z_D = memory["mean"], memory["z"]
 
     def _turned(self, honest_HD: Tensor) -> Tensor:
         """The direction of largest variance, as one more step shows it."""

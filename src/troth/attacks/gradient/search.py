@@ -7,7 +7,6 @@ from math import cos, isfinite, radians, sin
 import torch
 from torch import Tensor
 
-from troth.aggregation import Memory
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient.base import Foresee, Forge, GradientAttack, Scene, WatchingForge
 from troth.attacks.gradient.noise import fixed_direction
@@ -82,12 +81,6 @@ class _Relocating(WatchingForge):
     def after(self, sent_PD: Tensor) -> None:
         self._last_D = self._foresee(sent_PD)
 
-    def memory(self) -> Memory:
-        return {"last": self._last_D}
-
-    def recall(self, memory: Memory) -> None:
-        self._last_D = memory["last"]
-
 
 @dataclass(frozen=True)
 class Tailored(GradientAttack):
@@ -135,12 +128,6 @@ class _Trying(WatchingForge):
                 if damage > worst:
                     worst, rows_BD = damage, tried_BD
         return rows_BD
-
-    def memory(self) -> Memory:
-        return {}
-
-    def recall(self, memory: Memory) -> None:
-        pass
 
     def _directions(self, honest_HD: Tensor, mean_D: Tensor) -> list[Tensor]:
         mean_unit_D = unit(mean_D)

@@ -1,14 +1,11 @@
 """Run a scenario to its end and write down how it went."""
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor
 
-from troth.aggregation import UnwritableError
 from troth.evidence import RunSummary
 from troth.evidence.bans import BanEvidence
 from troth.simulation.lockstep.defences import TROTH
@@ -16,7 +13,6 @@ from troth.simulation.lockstep.protocol_run import ProtocolSimulation
 from troth.simulation.lockstep.report import StepReport
 from troth.simulation.lockstep.scenario import Scenario
 from troth.simulation.lockstep.server import ServerSimulation
-from troth.simulation.lockstep.snapshots.snapshot import Snapshot, give, options_of, take
 from troth.training import Problem, TaskError
 from troth.version import __version__
 
@@ -41,57 +37,28 @@ def simulate(scenario: Scenario, on_step: Callable[[StepReport], None] = lambda 
     return run.finish()
 
 
-def start(
-    scenario: Scenario, snapshot: Snapshot | None = None, *, of: str | None = None, evidence: bool = True
-) -> "Started":
+def start(scenario: Scenario, *, evidence: bool = True) -> "Started":
     """Check everything and get ready. Iterate over the result for a report of every step, then ask it to `finish`.
 
-    With a `snapshot` of this very run it goes on from there, bit for bit. `of` names the run, by default by its configuration.
     Without `evidence` none is made: bans are as they are, and the result holds no files that prove them.
-    Raises `SnapshotError` where the snapshot does not fit.
     """
-    if scenario.defence == TROTH:
-        return Started(ProtocolSimulation(scenario, prove=evidence), snapshot, of)
-    return Started(ServerSimulation(scenario), snapshot, of)
+    return Started(
+        ProtocolSimulation(scenario, prove=evidence) if scenario.defence == TROTH else ServerSimulation(scenario)
+    )
 
 
 class Started:
     """A run on its way. Nothing is computed but what is asked for: every `next` is one step."""
 
-    def __init__(
-        self,
-        simulation: ProtocolSimulation | ServerSimulation,
-        snapshot: Snapshot | None = None,
-        of: str | None = None,
-    ) -> None:
+    def __init__(self, simulation: ProtocolSimulation | ServerSimulation) -> None:
         self._simulation = simulation
         self.scenario = simulation.scenario  # with the task's suggestions filled in
         self.problem = simulation.problem
         self.unused_shards = isinstance(simulation, ProtocolSimulation) and _has_shards(simulation)
         self.began = simulation.began  # of the stream of events; each report has its own
-        self._of = _name(self.scenario) if of is None else of
-        self._options = options_of(simulation)
-        self.curve: list[dict[str, float]]
-        if snapshot is None:
-            self.curve = [{"step": 0, **_checked(simulation.evaluate())}]
-        else:
-            self.curve = give(simulation, snapshot, self._of)
-        self._done = simulation.steps_done
+        self.curve: list[dict[str, float]] = [{"step": 0, **_checked(simulation.evaluate())}]
+        self._done = 0
         self._steps = simulation.steps()
-
-    @property
-    def step(self) -> int:
-        """Steps that were made."""
-        return self._done
-
-    def snapshot(self, most_bytes: int | None = None) -> Snapshot:
-        """Everything that the next step depends on. Raises `UnwritableError` where something has a memory that cannot be written
-        down, and `TooLargeError` where there is more of it than allowed."""
-        if self._options is None or options_of(self._simulation) != self._options:
-            raise UnwritableError(
-                "an attack or a rule keeps something in its own attributes, which cannot be written down"
-            )
-        return take(self._simulation, self.curve, self._of, most_bytes)
 
     @property
     def parameters_D(self) -> Tensor:  # noqa: N802  # shapes are in the names
@@ -166,10 +133,6 @@ def _has_shards(simulation: ProtocolSimulation) -> bool:
     task, peers = simulation.problem.task, simulation.scenario.peers
     honest = [peer for peer in range(peers) if peer not in simulation.byzantine]
     return any(task.shard(peer, peers, honest) is not task for peer in honest)
-
-
-def _name(scenario: Scenario) -> str:
-    return hashlib.sha256(json.dumps(scenario.config(), sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _checked(metrics: Any) -> dict[str, float]:

@@ -1,1 +1,0 @@
-"""A simulated run on disk: everything that its next step depends on, so that it goes on bit for bit where it was."""
