@@ -1,17 +1,17 @@
 """Ranking of the defences, and every attack against every defence: `make lab-pages` writes them from results/matrix.
 
-Both stand in docs/results/README.md, between the markers; the prose around them stays.
+Both stand in docs/results/README.md, between the marks; the prose around them stays.
 """
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.marked import fill, table
 from troth.errors import OperatorError
 from troth.lab.report.measures import legend, lost_to, marks
 from troth.lab.report.numbers import Spread, mean, spread
@@ -24,7 +24,6 @@ from troth.simulation import ALSO
 
 PAGE = Path(__file__).parent.parent / "docs/results/README.md"
 NAME = "matrix"
-RANKING, RANKING_ENDS = "<!-- ranking -->", "<!-- end of the ranking -->"
 _POINTS = Column("", digits=1)
 
 
@@ -115,7 +114,7 @@ def ranking_table(matrix: Matrix) -> str:
         link = _link(calm, "defence", [run for cell in cells for run in cell.runs])
         at_most = f"{number(worst.points, 1)}, {_link(worst, 'attack')}"
         rows.append((str(rank), link, number(lost, 1), at_most, written(calm.accuracy, _POINTS)))
-    return _table(("", "defence", "points lost, mean of all attacks", "at most", "accuracy without attack, %"), rows)
+    return table(("", "defence", "points lost, mean of all attacks", "at most", "accuracy without attack, %"), rows)
 
 
 def matrix_table(matrix: Matrix) -> str:
@@ -127,7 +126,7 @@ def matrix_table(matrix: Matrix) -> str:
         cell_of = {cell.defence: cell for cell in cells}
         found = [cell_of[cell.defence] for cell in defences]
         rows.append((_link(cells[0], "attack"), *(_signed(number(cell.points, 1), cell.runs) for cell in found)))
-    return _table(("", *(_link(cell, "defence") for cell in defences)), rows)
+    return table(("", *(_link(cell, "defence") for cell in defences)), rows)
 
 
 def _ranked(cells: Iterable[Cell], axis: str) -> list[tuple[float, list[Cell]]]:
@@ -150,22 +149,13 @@ def _signed(text: str, runs: Sequence[Run]) -> str:
     return f"{text} {marks(runs)}".rstrip()
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = (titles, ["---"] * len(titles), *rows)
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 # The page
 
 
 def write_page(matrix: Matrix, page: Path) -> None:
-    """Write both tables behind the marker, up to the end of earlier ones."""
+    """Write both tables between the marks."""
     tables = (_how(matrix), ranking_table(matrix), _legend(matrix.sweep), _MATRIX, matrix_table(matrix))
-    new = "\n".join((RANKING + "\n", *tables, RANKING_ENDS))
-    old = re.compile(f"{RANKING}.*?{RANKING_ENDS}", re.DOTALL)
-    text, found = old.subn(lambda _: new, page.read_text(encoding="utf-8"))
-    assert found == 1, f"{page} does not have the markers once"
-    page.write_text(text, encoding="utf-8")
+    fill(page, {"ranking": "\n".join(tables)})
 
 
 _MATRIX = (
@@ -188,7 +178,7 @@ def _legend(sweep: Sweep) -> str:
     """What the signs mean, and what the sweep calls by a name of its own."""
     named = [
         f" “{value['label']}”: `{', '.join(f'{name} = {json.dumps(v)}' for name, v in value.items() if name != 'label')}`."
-        for values in sweep.file["axes"].values()
+        for values in sweep.file.axes.values()
         for value in values
         if isinstance(value, dict)
     ]

@@ -3,15 +3,15 @@
 The prose of the page stays. Between `<!-- NAME -->` and `<!-- end of NAME -->` everything is written anew.
 """
 
-import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.ban_law import LIARS, by_coin, law, lawful, one_by_one
+from benchmarks.marked import filled, table
 from troth.errors import OperatorError
 from troth.lab.report.reading import read_sweep
 from troth.lab.report.records import Run, Sweep
@@ -32,14 +32,14 @@ def resnet_attacks(sweep: Sweep) -> str:
     for run in _of(sweep, MAIN):
         if run.config["defence"] == TROTH:
             rows.append((_attack(run), run.labels["defence"], *_after_attack(run, nobody.get(run.labels["defence"]))))
-    return _table(("attack", "Troth", *_AFTER), rows)
+    return table(("attack", "Troth", *_AFTER), rows)
 
 
 def resnet_others(sweep: Sweep) -> str:
     """The same with three liars, every tenth step, early and late; and nine peers of whom nobody lies."""
     groups = [group for group in dict.fromkeys(run.labels["group"] for run in sweep.runs) if group != MAIN]
     rows = [(group, _attack(run), *_after_attack(run, None)) for group in groups for run in _of(sweep, str(group))]
-    return _table(("setting", "attack", *_AFTER), rows)
+    return table(("setting", "attack", *_AFTER), rows)
 
 
 def resnet_defences(sweep: Sweep) -> str:
@@ -50,7 +50,7 @@ def resnet_defences(sweep: Sweep) -> str:
     for run in runs:
         found.setdefault(str(run.labels["defence"]), {})[_attack(run)] = _before_and_after(run)
     rows = [(defence, *(cells.get(attack, "") for attack in attacks)) for defence, cells in found.items()]
-    return _table(("defence", *attacks), rows)
+    return table(("defence", *attacks), rows)
 
 
 def bans(sweep: Sweep) -> str:
@@ -72,7 +72,7 @@ def bans(sweep: Sweep) -> str:
         ("law for bans one by one", f"{np.mean(alone):.0f}", _p95(alone)),
         ("the paper's coin, which stays as it was with sixteen peers", f"{np.mean(coin):.0f}", _p95(coin)),
     ]
-    return _table(("steps until all seven are gone", "mean", "95 % within"), rows)
+    return table(("steps until all seven are gone", "mean", "95 % within"), rows)
 
 
 def albert(sweep: Sweep) -> str:
@@ -86,7 +86,7 @@ def albert(sweep: Sweep) -> str:
         worst = None if run.calm or run.outcome.diverged_at is not None else max(later, default=None)
         gone = _gone(run) if run.config["defence"] == TROTH else ("", "", "")
         rows.append((_attack(run), run.labels["defence"], _loss(before), _loss(worst), _loss_at_end(run), *gone))
-    return _table(("attack", "defence", "loss before", "highest", "at the end", *_GONE), rows)
+    return table(("attack", "defence", "loss before", "highest", "at the end", *_GONE), rows)
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Sweep], str]]] = {
@@ -165,28 +165,18 @@ def _p95(totals: NDArray[np.int64]) -> str:
     return f"{np.percentile(totals, 95):.0f}"
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = (titles, ["---"] * len(titles), *rows)
-    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
-
-
-def filled(text: str, results: Path) -> str:
+def page(text: str, results: Path) -> str:
     """The page with its tables written anew; a sweep that has not been run yet leaves its section as it is."""
-    for name, (sweep, table) in SECTIONS.items():
+    for name, (sweep, tables) in SECTIONS.items():
         folder = results / sweep
-        if (folder / "results.jsonl").exists():
-            text = _replaced(text, name, table(read_sweep(folder)))
+        if f"<!-- {name} -->" in text and (folder / "results.jsonl").exists():
+            text = filled(text, name, tables(read_sweep(folder)))
     return text
-
-
-def _replaced(text: str, name: str, table: str) -> str:
-    old = re.compile(f"<!-- {name} -->.*?<!-- end of {name} -->", re.DOTALL)
-    return old.sub(lambda _: f"<!-- {name} -->\n\n{table}\n<!-- end of {name} -->", text)
 
 
 def main() -> None:
     try:
-        PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), RESULTS), encoding="utf-8")
+        PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), RESULTS), encoding="utf-8")
     except OperatorError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import attack_pages
 from benchmarks.attack_pages import OF_THE_LAB, SEEDS, TRIED, Result
 from benchmarks.attack_studies import radius_table
-from benchmarks.lab_pages import PAGE, RANKING, RANKING_ENDS, PagesError, read_matrix, write_page
+from benchmarks.lab_pages import PAGE, PagesError, read_matrix, write_page
 from tests.lab.made_results import made_run, write_results
 from troth.attacks import ATTACKS
 from troth.lab.sweeps.file import read_sweep
@@ -55,7 +55,7 @@ def made_matrix(folder: Path, *, drop: int = 0, file: str = FILE) -> Path:
 def page(tmp_path: Path) -> Path:
     """The page with the markers, and tables of an earlier sweep between them."""
     path = tmp_path / "README.md"
-    path.write_text("# Results\n\n<!-- ranking -->\n\nold\n\n<!-- end of the ranking -->\n\n## More\n\nprose\n")
+    path.write_text("# Results\n\n<!-- ranking -->\n\nold\n\n<!-- end of ranking -->\n\n## More\n\nprose\n")
     return path
 
 
@@ -74,7 +74,7 @@ def test_the_ranking(page: Path, tmp_path: Path) -> None:
     assert f"`troth lab run matrix`, then `python -m benchmarks.lab_pages results/matrix`,\non {MACHINE}." in text
     assert "\n† more liars than the defence's guarantee covers" in text
     assert '“team”: `attack = "sign-flip + alie"`. “nnm + median”: `defence = "nnm:rule=median"`.' in text
-    assert text.endswith("<!-- end of the ranking -->\n\n## More\n\nprose\n")
+    assert text.endswith("<!-- end of ranking -->\n\n## More\n\nprose\n")
     assert tables(text)[0] == [
         ["1", "[troth](../defences/troth.md)", "1.7", "3.0, [mimic](../attacks/mimic.md)", "89.0 ± 1.4"],
         ["2", "[nnm + median](../defences/nnm.md)", "13.2", "14.5, [mimic](../attacks/mimic.md)", "89.0 ± 1.4"],
@@ -113,7 +113,7 @@ def test_our_page_has_room_for_the_tables_and_our_attacks_have_pages() -> None:
     for name in {*alone, *ATTACKS}:
         assert (DOCS / f"attacks/{name}.md").read_text().startswith(f"# {name}\n"), name
     text = PAGE.read_text()
-    assert text.count(RANKING) == text.count(RANKING_ENDS) == 1
+    assert text.count("<!-- ranking -->") == text.count("<!-- end of ranking -->") == 1
 
 
 def test_the_table_of_attacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper_page import PAGE, RESULTS, SECTIONS, filled
+from benchmarks.paper_page import PAGE, RESULTS, SECTIONS, page
 from tests.lab.made_results import made_run, write_results
 
 FILE = 'name = "resnet18-cifar10"\n'
@@ -37,7 +37,7 @@ def test_tables_come_from_the_results_and_prose_stays(tmp_path: Path) -> None:
         run("alie", "troth", 0.7, byzantine=liars, bans=[*bans[:2], {"peer": 9, "step": 60, "reason": ""}]),
     ]
     write_results(tmp_path / "resnet18-cifar10", runs, FILE)
-    text = filled(TEXT, tmp_path)
+    text = page(TEXT, tmp_path)
     assert text.startswith("before\n<!-- resnet18 attacks -->\n\n| attack |")
     assert "| sign-flip | troth, τ = 1 | 88.5 | -1.5 |" in text
     assert "| 7 of 7 | 35 steps | 0 |" in text
@@ -45,7 +45,7 @@ def test_tables_come_from_the_results_and_prose_stays(tmp_path: Path) -> None:
     assert "| measured, 1 run with the draws of 1 seed | 35.0 | 35 at most |" in text
     assert "between" in text
     assert text.endswith("after\n")
-    assert filled(text, tmp_path) == text
+    assert page(text, tmp_path) == text
 
 
 def test_defences_are_shown_from_the_first_lie_on_and_those_who_leave_are_no_liars(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_defences_are_shown_from_the_first_lie_on_and_those_who_leave_are_no_lia
     runs[1]["curve"] = [{"step": step, "accuracy": accuracy, "loss": 1.0} for step, accuracy in points]
     write_results(tmp_path / "resnet18-cifar10", runs, FILE)
     names = ("resnet18 attacks", "resnet18 defences")
-    text = filled("".join(f"<!-- {name} --><!-- end of {name} -->" for name in names), tmp_path)
+    text = page("".join(f"<!-- {name} --><!-- end of {name} -->" for name in names), tmp_path)
     assert "| mean | 91.0 |" in text
     assert "| krum |  | 55.0 → 30.0 |" in text
     assert "| left |  | 0 |" in text
@@ -68,4 +68,4 @@ def test_defences_are_shown_from_the_first_lie_on_and_those_who_leave_are_no_lia
 def test_the_page_holds_what_the_committed_results_say() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert all(f"<!-- {name} -->" in text and f"<!-- end of {name} -->" in text for name in SECTIONS)
-    assert filled(text, RESULTS) == text
+    assert page(text, RESULTS) == text

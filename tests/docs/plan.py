@@ -44,8 +44,7 @@ NOT_RUN: dict[str, str] = {
     "troth watch runs/demo": "it goes on until Ctrl-C; tests/cli/test_watch.py runs it",
     "troth watch runs/small": "it goes on until Ctrl-C; tests/cli/test_watch.py runs it",
     "troth lab run theory": "a quarter of an hour of two cores",
-    "troth lab report results/theory": "of the sweep that is not run",
-    "python -m troth.lab.theory results/theory docs/images": "of the sweep that is not run",
+    "python -m benchmarks.theory results/theory": "of the sweep that is not run",
     "troth swarm --task lightning_module.py --peers 5 --byzantine 1": "lightning is not among the tests' packages",
 }
 

@@ -4,17 +4,13 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
 from tests.lab.made_results import made_run, made_sweep, write_results
 from troth.errors import OperatorError
 from troth.lab.report import Report, write_report
-from troth.lab.report.markup import element
-from troth.lab.report.sections import Section
-from troth.lab.report.study import Study
-from troth.lab.report.tables import Column, Table
+from troth.lab.report.page import Chapter, page
 
 EVIL = "</td><script>alert(1)</script><!-- --> $\\frac{$ \u202e\x1b[31m | `x` \ud800 &lt; _a"
 AXES = {"attack": ["none", "alie", "zero"], "defence": ["troth", "mean", "krum"]}
@@ -35,7 +31,7 @@ class Tags(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes += [(name, value or "") for name, value in attrs]
-        if tag not in ("meta", "br"):
+        if tag not in ("meta", "br", "img"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -58,48 +54,36 @@ def text_of(report: Report) -> str:
 def test_the_files_are_there(made: Report) -> None:
     folder = made.page.parent
     assert {path.relative_to(folder).as_posix() for path in made.figures} == {
-        f"figures/{name}.{kind}" for name in ("curves", "heatmap-lost", "heatmap-final") for kind in ("png", "svg")
+        f"figures/{name}.png" for name in ("curves", "heatmap-lost", "heatmap-final")
     }
-    tables = ("heatmap-lost", "heatmap-final", "lost", "bans", "damage", "cost", "final")
+    tables = ("heatmap-lost", "heatmap-final", "lost", "bans", "cost", "final")
     assert {path.name for path in made.tables} == {f"{name}.{kind}" for name in tables for kind in ("csv", "md")}
     assert all(path.is_file() for path in (*made.figures, *made.tables))
-    assert (made.sweeps, made.runs, made.failed, made.unfinished) == (("made",), 18, 0, ())
-    for path in made.figures:
-        if path.suffix == ".svg":
-            ElementTree.fromstring(path.read_bytes())
+    [sweep] = made.sweeps
+    assert (sweep.name, len(sweep.runs), sweep.failed, sweep.unfinished) == ("made", 18, (), False)
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in made.figures)
 
 
 def test_the_page_asks_nothing_of_another_machine(made: Report) -> None:
     page = text_of(made)
     assert "http:" not in page
     assert "https:" not in page
-    assert "default-src &#x27;none&#x27;" in page
+    assert "default-src 'none'" in page
     found = Tags(page)
-    assert found.tags.isdisjoint({"script", "link", "img", "iframe", "object", "embed", "base", "form"})
+    assert found.tags.isdisjoint({"script", "link", "iframe", "object", "embed", "base", "form"})
     links = [
         value for name, value in found.attributes if name in ("href", "xlink:href", "src", "srcset", "data", "action")
     ]
-    assert all(link.startswith("#") for link in links)
-    assert re.findall(r"url\((?!#)", page) == []
+    assert len(links) == 3
+    assert all(link.startswith("data:image/png;base64,") for link in links)
+    assert "url(" not in page
 
 
-def test_every_link_of_the_page_leads_somewhere_and_ids_are_used_once(made: Report) -> None:
+def test_pictures_have_words_and_signs_are_explained(made: Report) -> None:
     found = Tags(text_of(made))
-    ids = [value for name, value in found.attributes if name == "id"]
-    anchors = [value for value in ids if value.startswith("s1")]
-    assert len(anchors) == len(set(anchors))
-    assert {value[1:] for name, value in found.attributes if name in ("href", "xlink:href")} <= set(ids)
-
-
-def test_drawings_have_words_and_heat_map_cells_have_numbers(made: Report) -> None:
-    page = text_of(made)
-    drawings = re.findall(r"<svg (.*?)>", page)
-    assert all('aria-hidden="true"' in one or re.search(r'role="img" aria-label="[^"]{20,}"', one) for one in drawings)
-    cells = re.findall(r'<td class="n(?: hot)?" style="--heat:\d+%">(.*?)</td>', page)
-    assert cells
-    assert all(re.match(r"−?\d|–", cell) for cell in cells)
-    assert "<sup>†</sup>" in page
-    assert "† more liars than" in page
+    assert all(value for name, value in found.attributes if name == "alt")
+    assert "† more liars than" in text_of(made)
+    assert re.search(r"<td class=n>−?[0-9.]+ †</td>|<td>−?[0-9.]+ †</td>", text_of(made))
 
 
 def test_the_same_results_give_the_same_bytes(made: Report, tmp_path: Path) -> None:
@@ -110,9 +94,12 @@ def test_the_same_results_give_the_same_bytes(made: Report, tmp_path: Path) -> N
         assert one.read_bytes() == other.read_bytes(), one.name
 
 
-def test_an_element_escapes_its_children_and_attributes() -> None:
-    made = element("p", "a < b\x1b\u202e", element("b", "&"), title='"><i>')
-    assert made == '<p title="&quot;&gt;&lt;i&gt;">a &lt; b??<b>&amp;</b></p>'
+def test_what_people_wrote_is_escaped() -> None:
+    made = page("<t>", [Chapter("a < b\x1b\u202e", [("<i>", "&")], ["<b>"], [])])
+    assert "<title>&lt;t&gt;</title>" in made
+    assert "<h1>a &lt; b??</h1>" in made
+    assert "<th scope=row>&lt;i&gt;</th><td>&amp;</td>" in made
+    assert "<li>&lt;b&gt;</li>" in made
 
 
 def test_labels_from_a_hostile_file_are_text(tmp_path: Path) -> None:
@@ -138,9 +125,6 @@ def test_labels_from_a_hostile_file_are_text(tmp_path: Path) -> None:
             assert "<" not in path.read_text()
             widths = {len(re.findall(r"(?<!\\)\|", line)) for line in path.read_text().splitlines()}
             assert len(widths) == 1, "no label opens a cell"
-    for path in report.figures:
-        if path.suffix == ".svg":
-            assert not any(one.tag.endswith("script") for one in ElementTree.fromstring(path.read_bytes()).iter())
 
 
 @pytest.mark.parametrize(
@@ -191,7 +175,6 @@ def test_a_loss_is_reported_where_there_is_no_accuracy(tmp_path: Path) -> None:
         del run["metrics"]["accuracy"]
     report = write_report(write_results(tmp_path / "made", runs))
     assert "Final loss" in text_of(report)
-    assert "of loss (alie)" in report.summary
 
 
 def test_an_unfinished_sweep_says_so(tmp_path: Path) -> None:
@@ -199,62 +182,45 @@ def test_an_unfinished_sweep_says_so(tmp_path: Path) -> None:
     results = folder / "results.jsonl"
     results.write_bytes(results.read_bytes()[:-50])
     report = write_report(folder)
-    assert report.unfinished == ("made",)
-    assert "The sweep is unfinished" in text_of(report)
+    assert report.sweeps[0].unfinished
+    assert "the sweep is unfinished" in text_of(report)
 
 
-@pytest.mark.parametrize(("skip", "unfinished"), [("", ("made",)), ("skip_impossible = true\n", ())])
-def test_a_sweep_that_was_stopped_in_good_order_is_unfinished(
-    tmp_path: Path, skip: str, unfinished: tuple[str]
-) -> None:
+@pytest.mark.parametrize(("skip", "unfinished"), [("", True), ("skip_impossible = true\n", False)])
+def test_a_sweep_that_was_stopped_in_good_order_is_unfinished(tmp_path: Path, skip: str, unfinished: bool) -> None:
     toml = f'name = "made"\nseeds = [0, 1]\n{skip}[axes]\nattack = ["none", "alie"]\n'
     runs = made_sweep({"attack": ["none", "alie"]}, [0, 1])
     report = write_report(write_results(tmp_path / "made", runs[:-1], toml))
-    assert report.unfinished == unfinished
+    assert report.sweeps[0].unfinished == unfinished
     assert "1 of 4 cells have no result" in text_of(report)
     assert "no result" not in text_of(write_report(write_results(tmp_path / "whole", runs, toml)))
 
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [("matrix", "troth lab run matrix</code> and"), ("made", "troth lab run sweep.toml</code> (the file is beside")],
+    [("matrix", "troth lab run matrix;"), ("made", "troth lab run sweep.toml;")],
 )
 def test_the_page_names_the_command_that_made_it(tmp_path: Path, name: str, command: str) -> None:
     report = write_report(write_results(tmp_path / "made", made_sweep({"attack": ["none"]}, [0]), f'name = "{name}"\n'))
-    assert f"Made by <code>{command}" in text_of(report)
+    assert command in text_of(report)
 
 
 def test_a_sweep_without_results_yet(tmp_path: Path) -> None:
     report = write_report(write_results(tmp_path / "made", []))
-    assert "No run has ended yet." in text_of(report)
+    assert "no run has ended yet" in text_of(report)
 
 
 def test_several_sweeps_share_a_page_and_their_files_do_not_collide(tmp_path: Path) -> None:
     for folder, name in (("a", "tau"), ("b", "tau"), ("c", "../x")):
         write_results(tmp_path / folder, made_sweep({"defence": ["troth", "mean"]}, [0]), f'name = "{name}"\n')
     report = write_report(tmp_path, tmp_path / "out")
-    assert report.sweeps == ("tau", "tau", "../x")
+    assert [sweep.name for sweep in report.sweeps] == ["tau", "tau", "../x"]
     assert {path.name for path in report.figures if path.suffix == ".png"} == {
         "tau-1-curves.png",
         "tau-2-curves.png",
         "x-curves.png",
     }
     assert text_of(report).count("<h1") == 3
-
-
-def test_a_caller_adds_a_section(tmp_path: Path) -> None:
-    def fits(study: Study) -> Section:
-        rows = [("n", 1.02)]
-        return Section(
-            "Fits",
-            f"of {len(study.runs)} runs",
-            (Table("fits", "Exponents", "", (Column("axis"), Column("fitted", 2)), rows),),
-        )
-
-    folder = write_results(tmp_path / "made", made_sweep({}, [0]))
-    report = write_report(folder, extra=[fits])
-    assert "Fits</h2>" in text_of(report)
-    assert (folder / "tables/fits.csv").read_text() == "axis,fitted\nn,1.02\n"
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:

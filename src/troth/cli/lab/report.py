@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-_PRINTED = ("expected.md", "paired.md", "exponents.md")  # tables that answer what a sweep asks
+_PRINTED = ("expected.md", "paired.md")  # tables that answer what a sweep asks
 
 
 def report(
@@ -14,16 +14,15 @@ def report(
     ],
     out: Annotated[Path | None, typer.Option(help="Folder for the report. Default: that of the results.")] = None,
 ) -> None:
-    """Write one page that needs nothing else (report.html), pictures (PNG, SVG) and tables (CSV, Markdown).
+    """Write one page that needs nothing else (report.html), pictures (PNG) and tables (CSV, Markdown).
 
     Of an unfinished sweep it shows what is there, and says so.
 
     Example: troth lab report results/matrix
     """
     from troth.lab.report import write_report
-    from troth.lab.theory.section import theory_section
 
-    written = write_report(results, out, extra=[theory_section])
+    written = write_report(results, out)
     typer.echo(written.summary)
     for path in written.tables:
         if path.name in _PRINTED:

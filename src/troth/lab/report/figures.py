@@ -1,4 +1,4 @@
-"""Figures: one look for all, the same bytes for the same data, and how the page shows them."""
+"""Figures: one look for all, the same bytes for the same data."""
 
 import io
 import warnings
@@ -6,18 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from troth.lab.report.markup import Html, element, inline_svg, joined
 from troth.lab.report.records import Label, show
 
 INK, MUTED, LINE, PAPER, ALARM = "#1f2329", "#676d76", "#dcdfe4", "#fffffe", "#b4322a"
-_INKS = {
-    INK: "var(--ink)",
-    MUTED: "var(--muted)",
-    LINE: "var(--line)",
-    PAPER: "var(--paper)",
-    ALARM: "var(--alarm)",
-}
-# Told apart on white and on black; with twelve of them and four dashes, 48 lines differ.
+# With twelve of them and four dashes, 48 lines differ.
 _COLOURS = (
     "#d1495b", "#2f9e60", "#9a5fd0", "#c77d1a", "#12959c", "#c2559d",
     "#7b8f1e", "#5a74d6", "#a8642a", "#e07b9a", "#3f8fbf", "#b0506e",
@@ -57,37 +49,27 @@ def styles(values: Sequence[Label]) -> dict[Label, Style]:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as files, and as the drawings that the page shows instead: small ones, which find room on a narrow screen."""
+    """A figure, its title, and what is to be known for reading it."""
 
     name: str
     title: str
     caption: str
     png: bytes
-    svg: bytes
-    drawings: tuple[Html, ...]
-    legend: Html
 
     def files(self) -> dict[str, bytes]:
-        return {f"figures/{self.name}.png": self.png, f"figures/{self.name}.svg": self.svg}
-
-    def html(self) -> Html:
-        drawings = element("div", *(element("div", one) for one in self.drawings), class_="panels")
-        caption = [element("figcaption", self.caption)] if self.caption else []
-        return element("figure", element("h3", self.title), self.legend, drawings, *caption)
+        return {f"figures/{self.name}.png": self.png}
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes: what it shows in words, and how it is drawn."""
+    """One pair of axes."""
 
-    alt: str
+    title: str
     draw: Callable[[Axes], None]
 
 
-def picture(
-    name: str, title: str, caption: str, panels: Sequence[Panel], lines: Sequence[tuple[str, Style]], legend: str
-) -> Picture:
-    """All panels with one legend in the files; each by itself in the page."""
+def panels_in_rows(panels: Sequence[Panel], title: str, lines: Sequence[tuple[str, Style]]) -> bytes:
+    """All panels, with one legend below."""
     columns = min(len(panels), 4 if len(panels) > 9 else 3)
     rows = -(-len(panels) // columns)
     width = max(columns, 1.6) * 3.1 + 0.4
@@ -100,41 +82,27 @@ def picture(
 
         places = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for at, place in enumerate(places.flat):
+            place.set_visible(at < len(panels))
             if at < len(panels):
                 panels[at].draw(place)
+                _dress(place, panels[at].title)
                 place.xaxis.set_tick_params(labelbottom=at + columns >= len(panels))
                 place.set_xlabel(place.get_xlabel() if at + columns >= len(panels) else "")
                 place.set_ylabel(place.get_ylabel() if at % columns == 0 else "")
-            else:
-                place.set_visible(False)
         figure.suptitle(show(title, 90), fontsize=12, color=INK)
         handles = [Line2D([], [], **style.options) for _, style in lines]
         names = [" " + name for name, _ in lines]  # matplotlib leaves out names that begin with "_"
         figure.legend(handles, names, loc="outside lower center", ncols=beside, frameon=False)
 
-    png, svg = rendered(name, (width, rows * 2.35 + 0.4 + below), draw)
-    small = [
-        inline_svg(rendered(f"{name}-{at}", (4.2, 2.9), _alone(panel), png=False)[1], panel.alt, _INKS)
-        for at, panel in enumerate(panels)
-    ]
-    return Picture(name, title, caption, png, svg, tuple(small), _legend(lines, legend))
+    return rendered((width, rows * 2.35 + 0.4 + below), draw)
 
 
-def _alone(panel: Panel) -> Callable[[Any], None]:
-    """By itself a panel has always the same room, which need not be searched for."""
-    return lambda figure: panel.draw(figure.add_axes((0.14, 0.16, 0.84, 0.75)))
-
-
-def rendered(
-    name: str, size: tuple[float, float], draw: Callable[[Any], None], *, png: bool = True
-) -> tuple[bytes, bytes]:
-    """PNG and SVG of a figure that `draw` fills. Nothing of the time or of chance is in them."""
+def rendered(size: tuple[float, float], draw: Callable[[Any], None]) -> bytes:
+    """PNG of a figure that `draw` fills. Nothing of the time or of chance is in it."""
     from matplotlib import rc_context  # a second to import; no window system is touched
     from matplotlib.figure import Figure
 
     look: Any = {
-        "svg.hashsalt": name,
-        "svg.fonttype": "none",
         "text.parse_math": False,  # a label is text, never a formula
         "font.family": "DejaVu Sans",
         "font.size": 8.5,
@@ -144,39 +112,20 @@ def rendered(
         "axes.linewidth": 0.7,
         "xtick.color": MUTED,
         "ytick.color": MUTED,
-        "axes.facecolor": "none",
         "legend.labelcolor": INK,
     }
     with rc_context(look), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a label in a script that the font does not have
-        figure = Figure(figsize=size, layout="constrained" if png else None, facecolor=PAPER)
+        figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
         draw(figure)
-        image, drawing = io.BytesIO(), io.BytesIO()
-        if png:
-            figure.savefig(image, format="png", dpi=130, metadata={"Software": None})
-            figure.set_layout_engine("none")  # keeps what it found, which takes longer to find than to draw
-        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        figure.savefig(drawing, format="svg", metadata=nothing, transparent=not png)
-    return image.getvalue(), drawing.getvalue()
+        image = io.BytesIO()
+        figure.savefig(image, format="png", dpi=130, metadata={"Software": None})
+    return image.getvalue()
 
 
-def dress(axes: Axes, title: str) -> None:
-    """The look of a panel."""
+def _dress(axes: Axes, title: str) -> None:
     axes.set_title(show(title, 44), fontsize=9.5, color=INK, loc="left")
     axes.grid(color=LINE, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(length=2.5)
-
-
-def _legend(lines: Sequence[tuple[str, Style]], label: str) -> Html:
-    """The lines' names in the page, with their dashes: colour alone tells nothing."""
-    entries = []
-    for name, style in lines:
-        dashes = " ".join(f"{length * 1.5:g}" for length in style.dashes)
-        line = Html(
-            f'<svg class="key" viewBox="0 0 30 8" aria-hidden="true"><path d="M0 4H30" stroke="{style.colour}" '
-            f'stroke-width="{style.width:g}" stroke-dasharray="{dashes or "none"}"/></svg>'
-        )
-        entries.append(element("li", line, name))
-    return joined(element("ul", *entries, class_="legend", aria_label=label))

@@ -1,7 +1,6 @@
 """The tables of a report: each a function of the study, with a note that says how its numbers were made."""
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 
 from troth.lab.report.metric import make_metric, shared_metrics
 from troth.lab.report.numbers import interval, mean, spread
@@ -38,7 +37,7 @@ def final_table(study: Study) -> Table:
     metrics = [study.metric, *(make_metric(name) for name in names if name != study.metric.name)]
     rows = []
     for key, runs in study.cells(study.axes).items():
-        values = [spread(metric.final(run) for run in runs).scaled(metric.factor) for metric in metrics]
+        values = [spread(map(metric.scaled, runs)) for metric in metrics]
         rows.append((*_shown(key), *values, len(runs), marks(runs)))
     return Table(
         "final",
@@ -95,11 +94,10 @@ def ban_table(study: Study) -> Table | None:
     rows: list[tuple[Cell, ...]] = []
     for key, runs in study.cells(study.axes, attacked).items():
         first = spread(run.liars_out[0] - run.attack_start for run in runs if run.liars_out)
-        whole = [run for run in runs if len(run.liars_out) == len(run.outcome.liars)]
-        every = spread(run.liars_out[-1] - run.attack_start for run in whole)
+        lasts = [last for run in runs if (last := run.steps_to_last_ban) is not None]
         share = mean(len(run.liars_out) / len(run.outcome.liars) for run in runs)
         honest = sum(run.honest_out for run in runs)
-        rows.append((*_shown(key), first, every, f"{len(whole)} of {len(runs)}", 100 * (share or 0.0), honest))
+        rows.append((*_shown(key), first, spread(lasts), f"{len(lasts)} of {len(runs)}", 100 * (share or 0.0), honest))
     return Table(
         "bans",
         "Steps to ban",
@@ -115,55 +113,6 @@ def ban_table(study: Study) -> Table | None:
         ),
         rows,
     )
-
-
-def damage_table(study: Study) -> Table | None:
-    metric = study.metric
-    rows = []
-    for key, runs in study.cells(study.axes, _attacked(study)).items():
-        found = [harm for run in runs if (harm := damage(study, run)) is not None]
-        if found:
-            drop, area = spread(drop for drop, _ in found), spread(area for _, area in found)
-            rows.append((*_shown(key), drop, area, len(found), marks(runs)))
-    if not rows:
-        return None
-    unit = "points" if metric.share else metric.name
-    return Table(
-        "damage",
-        "Damage until the ban",
-        f"How far the {metric.name} lay below the curve of the same seed and defence without attack, from the evaluation at or "
-        "before the attack's start to the one at or after the last liar's ban, or to the end where a liar stayed: the largest "
-        f"drop, and the area (drop × steps, drops only).{legend(study)}",
-        (
-            *_axes(study.axes),
-            Column(f"largest drop, {unit}", 1 if metric.share else None),
-            Column(f"area, {unit} × steps", 0 if metric.share else None),
-            Column("n"),
-            Column("marks"),
-        ),
-        rows,
-    )
-
-
-def damage(study: Study, run: Run) -> tuple[float | None, float | None] | None:
-    """Largest drop and its area; None without a run to compare with. A part of the curve without numbers has no area."""
-    calm = study.without_attack(run)
-    if calm is None:
-        return None
-    name, lost = study.metric.name, study.metric.lost
-    reference = dict(calm.curve)
-    gone = run.liars_out
-    end = gone[-1] if len(gone) == len(run.outcome.liars) else max(run.outcome.steps, *reference)
-    points = [(step, point) for step, point in run.held(reference) if step in reference]
-    shared = [(step, lost(point.get(name), reference[step].get(name))) for step, point in points]
-    first = max((step for step, _ in shared if step <= run.attack_start), default=run.attack_start)
-    last = min((step for step, _ in shared if step >= end), default=end)
-    inside = [(step, drop) for step, drop in shared if first <= step <= last]
-    known = [(step, max(drop, 0.0)) for step, drop in inside if drop is not None]
-    if not known:
-        return None, None
-    area = sum((b - a) * (one + two) / 2 for (a, one), (b, two) in pairwise(known))
-    return max(drop for _, drop in known), area if len(known) == len(inside) else None
 
 
 def cost_table(study: Study) -> Table:
@@ -237,16 +186,16 @@ def _at_the_end(run: Run, entry: Expected) -> float | None:
 
 def paired_table(study: Study) -> Table | None:
     """Two defences, seed by seed."""
-    pair = study.sweep.paired
+    pair = study.sweep.file.paired
     if pair is None or not {*pair} <= {*map(str, study.values.get("defence", []))}:
         return None
     one, other = pair
     metric, axes = study.metric, study.rest("defence")
     rows: list[tuple[Cell, ...]] = []
     for key, runs in study.cells(axes).items():
-        by_seed = [{run.seed: metric.final(run) for run in runs if run.labels["defence"] == name} for name in pair]
+        by_seed = [{run.seed: metric.scaled(run) for run in runs if run.labels["defence"] == name} for name in pair]
         differences = [
-            (first - second) * metric.factor
+            first - second
             for seed in sorted(by_seed[0].keys() & by_seed[1].keys())
             if (first := by_seed[0][seed]) is not None and (second := by_seed[1][seed]) is not None
         ]

@@ -1,4 +1,4 @@
-"""What is measured: which way is better, and how it is written."""
+"""The metric of a report: which way is better, and how it is written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,19 +25,16 @@ class Metric:
         return 1 if self.share else None
 
     @property
-    def unit(self) -> str:
-        return "\u00a0%" if self.share else ""
-
-    @property
     def in_title(self) -> str:
         return ", %" if self.share else ""
 
-    @property
-    def points(self) -> str:
-        return "\u00a0points" if self.share else ""
-
     def final(self, run: Run) -> float | None:
         return run.metrics.get(self.name)
+
+    def scaled(self, run: Run) -> float | None:
+        """The final one as it is written."""
+        final = self.final(run)
+        return None if final is None else final * self.factor
 
     def lost(self, value: float | None, reference: float | None) -> float | None:
         """How much worse than the reference, in points or in the metric's unit."""

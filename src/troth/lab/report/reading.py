@@ -3,16 +3,18 @@
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
 
 from troth.bounded_toml import MOST_BYTES, parse_toml
 from troth.errors import OperatorError, printable
-from troth.lab.report.records import Expected, FailedRun, Labels, Outcome, Run, Sweep
+from troth.lab.report.records import Expected, FailedRun, Labels, Run, Sweep, SweepFile
 
-_LARGEST = 1e100
+T = TypeVar("T")
+
 RESULTS, TIMES, FILE = "results.jsonl", "times.jsonl", "sweep.toml"
 
 
@@ -20,31 +22,10 @@ class ReportError(OperatorError):
     """A folder that no report can be made of; the message names the file, the line and what is wrong."""
 
 
-class _Place:
-    """A file and a line, for messages."""
-
-    def __init__(self, file: Path, line: int | None = None) -> None:
-        self._where = f"{file}" if line is None else f"{file}, line {line}"
-
-    def refuse(self, why: str) -> NoReturn:
-        raise ReportError(printable(f"{self._where}: {why}"))
-
-    def get(self, table: dict[str, Any], name: str, *kinds: type, default: Any = ...) -> Any:
-        """An entry of one of these kinds. A number that is not finite, or has more than 64 bits, is of none of them."""
-        if name not in table:
-            return self.refuse(f"`{name}` is missing") if default is ... else default
-        return self.check(table[name], f"`{name}`", *kinds)
-
-    def check(self, value: Any, what: str, *kinds: type) -> Any:
-        right = any(type(value) is kind for kind in kinds)  # exact: a bool is no int here
-        if isinstance(value, float) and not math.isfinite(value):
-            right = False
-        if isinstance(value, int) and abs(value) >= 2**63:
-            right = False
-        if not right:
-            wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-            self.refuse(f"{what} must be {wanted}, got {_short(value)}")
-        return value
+class _Time(Struct):
+    key: str
+    seconds: float
+    machine: str = ""
 
 
 def sweep_folders(folder: Path) -> list[Path]:
@@ -61,188 +42,102 @@ def sweep_folders(folder: Path) -> list[Path]:
 
 def read_sweep(folder: Path) -> Sweep:
     """Read `results.jsonl`, `sweep.toml`, and `times.jsonl` where it is there."""
-    sweep = _read_file(folder / FILE)
-    seconds, machines = _read_times(folder / TIMES)
-    runs: list[Run] = []
-    failed: list[FailedRun] = []
+    file = _read_file(folder / FILE)
+    times, _ = _read_lines(folder / TIMES, lambda line: _as(line, _Time)) if (folder / TIMES).exists() else ([], False)
+    seconds = {time.key: time.seconds for time in times}
     seen: set[tuple[Any, ...]] = set()
-    torn, axes = False, None
-    for place, line in _lines(folder / RESULTS):
-        if line is None:
-            torn = True
-            break
-        key = place.get(line, "key", str)
-        labels = _labels(place, place.get(line, "labels", dict))
-        if (cell := (key, *sorted(labels.items()))) in seen:  # cells of the table may share a run, but not a place
-            place.refuse(f"a second run with the key {_short(key)} and the same labels")
+    axes = None
+
+    def read(line: dict[str, Any]) -> Run | FailedRun:
+        nonlocal axes
+        run = (
+            _as(line, FailedRun) if "error" in line else _as(line | {"seconds": seconds.get(line.get("key", ""))}, Run)
+        )
+        axes = axes or run.labels.keys()
+        if run.labels.keys() != axes:
+            raise ValueError(f"`labels` has the axes {sorted(run.labels)}, the first run {sorted(axes)}")
+        if (cell := (run.key, *sorted(run.labels.items()))) in seen:  # cells may share a run, but not a place
+            raise ValueError(f"a second run with the key {run.key} and the same labels")
         seen.add(cell)
-        axes = axes or labels.keys()
-        if labels.keys() != axes:
-            place.refuse(f"`labels` has the axes {_short(sorted(labels))}, the first run {_short(sorted(axes))}")
-        config = place.get(line, "config", dict)
-        if "error" in line:
-            failed.append(FailedRun(labels, place.get(line, "error", str)))
-        else:
-            runs.append(replace(_run(place, line, key, labels, config), seconds=seconds.get(key)))
-    for entry in sweep.expected:
-        if axes and (unknown := sorted(entry.labels.keys() - axes)):
-            _Place(folder / FILE).refuse(f"[[expected]] names {_short(unknown)}, which is no axis of the results")
-    runs.sort(key=_place_in(sweep.file))
-    return replace(sweep, runs=tuple(runs), failed=tuple(failed), torn=torn, machines=machines)
+        return run
 
-
-# Lines
-
-
-def _lines(path: Path) -> Iterator[tuple[_Place, dict[str, Any] | None]]:
-    """Every line's object, and None for a last one that is cut off."""
+    lines, torn = _read_lines(folder / RESULTS, read)
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ReportError(f"cannot read {path}: {error.strerror}") from error
-    lines = content.split(b"\n")
-    for number, line in enumerate(lines, 1):
-        last = number == len(lines)  # without a newline: being written, or cut off
-        if last and not line:
-            return
-        place = _Place(path, number)
+        expected = tuple(map(_expected, file.expected))
+        if axes and (unknown := {axis for entry in expected for axis in entry.labels} - axes):
+            raise ValueError(f"[[expected]] names {sorted(unknown)}, which is no axis of the results")
+        compare = _compare(file.compare)
+    except ValueError as error:
+        raise ReportError(printable(f"{folder / FILE}: {error}")) from error
+    cells = sum(math.prod(map(len, table.axes.values())) for table in file.tables)
+    return Sweep(
+        file=file,
+        compare=compare,
+        expected=expected,
+        runs=tuple(sorted((line for line in lines if isinstance(line, Run)), key=_place_in(file))),
+        failed=tuple(line for line in lines if isinstance(line, FailedRun)),
+        torn=torn,
+        planned=len(file.seeds) * cells if any(table.axes for table in file.tables) else None,
+        machines=tuple(dict.fromkeys(time.machine for time in times if time.machine)),
+    )
+
+
+def _as(value: Any, kind: type[T]) -> T:
+    return msgspec.convert(value, kind, str_keys=True)
+
+
+def _read_lines(path: Path, read: Callable[[dict[str, Any]], T]) -> tuple[list[T], bool]:
+    """What each line says, and whether the last is cut off: being written, or the machine was gone."""
+    found: list[T] = []
+    for number, line, last in _lines(path):
+        where = f"{path}, line {number}"
         try:
-            value = json.loads(line.decode(), parse_constant=_no_constant, object_pairs_hook=_no_doubles)
+            value = json.loads(line.decode(), parse_constant=_finite, parse_float=_finite)
         except (ValueError, RecursionError) as error:
             if last:
-                yield place, None
-                return
-            place.refuse(f"no JSON ({str(error) or 'nested too deeply'})")
-        yield place, place.check(value, "a line", dict)
+                return found, True
+            raise ReportError(printable(f"{where}: no JSON ({str(error) or 'nested too deeply'})")) from error
+        if not isinstance(value, dict):
+            raise ReportError(f"{where}: no object")
+        try:
+            found.append(read(value))
+        except ValueError as error:  # msgspec's errors are ValueErrors
+            raise ReportError(printable(f"{where}: {error}")) from error
+    return found, False
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+def _lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
+    """Numbers and contents, and whether a line has no newline behind it."""
+    try:
+        *whole, rest = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise ReportError(f"cannot read {path}: {error.strerror}") from error
+    yield from ((number, line, False) for number, line in enumerate(whole, 1))
+    if rest:
+        yield len(whole) + 1, rest, True
 
 
-def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        raise ValueError("an object names an entry twice")
-    return table
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is no number of JSON")
+    return value
 
 
-def _read_times(path: Path) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Seconds by key, and the machines, in the order in which they come up."""
-    times: dict[str, float] = {}
-    machines: dict[str, None] = {}
-    for place, line in _lines(path) if path.exists() else ():
-        if line is not None:  # the last run's time may be cut off; it has none then
-            times[place.get(line, "key", str)] = float(place.get(line, "seconds", int, float))
-            if machine := place.get(line, "machine", str, default=""):
-                machines[machine] = None
-    return times, tuple(machines)
-
-
-# Runs
-
-
-def _labels(place: _Place, labels: dict[str, Any]) -> Labels:
-    for name, value in labels.items():
-        place.check(value, f"label `{name}`", str, int, float, bool)
-    place.get(labels, "seed", int)
-    return labels
-
-
-def _run(place: _Place, line: dict[str, Any], key: str, labels: Labels, config: dict[str, Any]) -> Run:
-    metrics = place.get(line, "metrics", dict)
-    if not metrics:
-        place.refuse("`metrics` is empty")
-    points = []
-    for point in place.get(line, "curve", list):
-        place.check(point, "a point of `curve`", dict)
-        step = place.get(point, "step", int)
-        points.append((step, _numbers(place, {name: value for name, value in point.items() if name != "step"})))
-    if any(one[0] >= other[0] for one, other in pairwise(points)):
-        place.refuse("the steps of `curve` do not rise")
-    return Run(
-        key=key,
-        version=place.get(line, "version", str),
-        labels=labels,
-        config=config,
-        metrics=_numbers(place, metrics),
-        curve=tuple(points),
-        outcome=_outcome(place, place.get(line, "outcome", dict)),
-    )
-
-
-def _numbers(place: _Place, values: dict[str, Any]) -> dict[str, float | None]:
-    """Metrics by name. Of a ruined model they may be so large that their squares overflow: None, like infinity."""
-    known = {name: place.check(value, f"`{name}`", int, float, type(None)) for name, value in values.items()}
-    return {name: None if value is None or abs(value) > _LARGEST else value for name, value in known.items()}
-
-
-def _outcome(place: _Place, table: dict[str, Any]) -> Outcome:
-    bans = [place.check(ban, "a ban", dict) for ban in place.get(table, "bans", list, default=[])]
-    removed = place.get(table, "removed", dict, default={})
-    if not all(peer.isascii() and peer.isdigit() and len(peer) < 10 for peer in removed):
-        place.refuse(f"`removed` must name peers by number, got {_short(sorted(removed))}")
-    null = type(None)
-    return Outcome(
-        steps=place.get(table, "steps", int),
-        liars=frozenset(place.check(peer, "a peer", int) for peer in place.get(table, "byzantine", list)),
-        diverged_at=place.get(table, "diverged_at", int, null),
-        bans=tuple((place.get(ban, "peer", int), place.get(ban, "step", int)) for ban in bans),
-        honest_banned=place.get(table, "honest_banned", int, default=0),
-        removed=tuple((int(peer), place.check(step, "a step", int)) for peer, step in removed.items()),
-        assumed_byzantine=place.get(table, "assumed_byzantine", int, null, default=None),
-        gradients=place.get(table, "gradients", int, float, null, default=None),
-        announced_bytes_per_step=place.get(table, "announced_bytes_per_step", int, float, null, default=None),
-        stalled=bool(place.get(table, "stalled", str, null, default=None)),
-        agreement=place.get(table, "agreement", bool, default=True),
-        unused_shards=place.get(table, "unused_shards", bool, default=False),
-        absent=frozenset(place.check(peer, "a peer", int) for peer in place.get(table, "absent", list, default=[])),
-    )
-
-
-# The sweep's file
-
-
-def _read_file(path: Path) -> Sweep:
-    place = _Place(path)
+def _read_file(path: Path) -> SweepFile:
     try:
         with path.open("rb") as content:
-            file = parse_toml(content.read(MOST_BYTES + 1), "sweep")
+            return _as(parse_toml(content.read(MOST_BYTES + 1), "sweep"), SweepFile)
     except OSError as error:
         raise ReportError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        place.refuse(str(error))
-    name = place.get(file, "name", str)
-    return Sweep(
-        name=name,
-        title=place.get(file, "title", str, default=name),
-        compare=_compare(place, place.get(file, "compare", str, default=None)),
-        paired=_paired(place, place.get(file, "paired", list, default=None)),
-        expected=tuple(_expected(place, entry) for entry in place.get(file, "expected", list, default=[])),
-        file=file,
-        runs=(),
-        failed=(),
-        torn=False,
-        planned=_planned(place, file),
-    )
+        raise ReportError(printable(f"{path}: {error}")) from error
 
 
-def _planned(place: _Place, file: dict[str, Any]) -> int | None:
-    """The cells that the file describes, those among them that may turn out impossible included."""
-    groups = [place.check(group, "[[groups]]", dict) for group in place.get(file, "groups", list, default=[])]
-    tables = [place.get(table, "axes", dict, default={}) for table in groups or [file]]
-    if not any(tables):
-        return None
-    seeds = len(place.get(file, "seeds", list, default=[0]))
-    return seeds * sum(math.prod(len(place.get(axes, axis, list)) for axis in axes) for axes in tables)
-
-
-def _place_in(file: dict[str, Any]) -> Callable[[Run], list[int]]:
+def _place_in(file: SweepFile) -> Callable[[Run], list[int]]:
     """Where the file lists a run's labels: runs end in any order, and are shown in that of the file."""
-    groups = file.get("groups", [])
-    listed: dict[str, list[Any]] = {"group": [group.get("name") for group in groups]}
-    for table in groups or [file]:
-        for axis, values in table.get("axes", {}).items():
+    listed: dict[str, list[Any]] = {"group": [group.name for group in file.groups]}
+    for table in file.tables:
+        for axis, values in table.axes.items():
             labels = [value.get("label") if isinstance(value, dict) else value for value in values]
             listed.setdefault(axis, []).extend(labels)
 
@@ -253,44 +148,24 @@ def _place_in(file: dict[str, Any]) -> Callable[[Run], list[int]]:
     return place
 
 
-def _compare(place: _Place, text: str | None) -> tuple[str, str] | None:
-    if text is None:
-        return None
+def _compare(text: str) -> tuple[str, str] | None:
     axes = [axis.strip() for axis in text.replace(" x ", "×").split("×")]
-    if len(axes) != 2 or not all(axes):
-        place.refuse(f"`compare` must be two axes, as in 'attack × defence', got {_short(text)}")
-    return axes[0], axes[1]
+    if text and (len(axes) != 2 or not all(axes)):
+        raise ValueError(f"`compare` must be two axes, as in 'attack × defence', got {text!r}")
+    return (axes[0], axes[1]) if text else None
 
 
-def _paired(place: _Place, names: list[Any] | None) -> tuple[str, str] | None:
-    if names is None:
-        return None
-    if len(names) != 2 or not all(isinstance(name, str) for name in names):
-        place.refuse(f'`paired` must be two defences, as in ["troth", "mean"], got {_short(names)}')
-    return names[0], names[1]
-
-
-def _expected(place: _Place, entry: Any) -> Expected:
+def _expected(entry: dict[str, Any]) -> Expected:
     """`{attack = "alie", accuracy = 98.0, source = "…", last = 5}`: one metric, and labels (or these in a table `labels`)."""
-    place.check(entry, "[[expected]]", dict)
-    labels = dict(entry)
-    source, last = place.get(labels, "source", str, default=""), place.get(labels, "last", int, default=1)
+    rest = dict(entry)
+    source, last = _as(rest.pop("source", ""), str), _as(rest.pop("last", 1), int)
     if last < 1:
-        place.refuse(f"`last` of [[expected]] must be at least 1, got {last}")
-    axes = place.get(entry, "labels", dict, default=None)
-    metrics = {name for name in ("accuracy", "loss") if name in labels}
+        raise ValueError(f"`last` of [[expected]] must be at least 1, got {last}")
+    metrics = [name for name in ("accuracy", "loss") if name in rest]
     if len(metrics) != 1:
-        place.refuse(f"[[expected]] must have an accuracy or a loss, got {_short(sorted(labels))}")
-    metric = metrics.pop()
-    if axes is None:
-        axes = {name: value for name, value in labels.items() if name not in ("source", "last", metric)}
-    for name, value in axes.items():
-        place.check(value, f"`{name}` of [[expected]]", str, int, float, bool)
-    value = float(place.get(labels, metric, int, float))
+        raise ValueError(f"[[expected]] must have an accuracy or a loss, got {sorted(rest)}")
+    metric = metrics[0]
+    value = _as(rest.pop(metric), float)
     # Papers print per cent, our files hold shares: an accuracy above 1 can only be the former.
-    return Expected(axes, metric, value / 100 if metric == "accuracy" and value > 1 else value, source, last)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:79] + "…"
+    value = value / 100 if metric == "accuracy" and value > 1 else value
+    return Expected(_as(rest.get("labels", rest), Labels), metric, value, source, last)

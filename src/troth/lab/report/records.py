@@ -3,14 +3,22 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from troth.errors import printable
 
 Label = str | int | float | bool
 Labels = dict[str, Label]
+Metrics = dict[str, float | None]
+
+_LARGEST = 1e100  # of a ruined model's metrics: above, their squares overflow
 _OF_THE_ATTACK = frozenset(  # `code` has the digests of users' files, an attack's among them
-    (
+    [
         "attack",
         "attack_start",
         "attack_every",
@@ -19,41 +27,65 @@ _OF_THE_ATTACK = frozenset(  # `code` has the digests of users' files, an attack
         "byzantine",
         "beyond_guarantee",
         "code",
-    )
+    ]
 )
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Ban(Struct, frozen=True):
+    """A peer, and the step after which it was out."""
+
+    peer: int
+    step: int
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
     """How a run went, apart from its metrics."""
 
     steps: int
-    liars: frozenset[int]
+    liars: frozenset[int] = field(name="byzantine")
     diverged_at: int | None
-    bans: tuple[tuple[int, int], ...]  # (peer, step)
-    honest_banned: int
-    removed: tuple[tuple[int, int], ...]  # (peer, step): dropped for good by a rule with memory
-    assumed_byzantine: int | None  # liars that the rule was told of, where its guarantee covers fewer than there are
-    gradients: float | None
-    announced_bytes_per_step: float | None
-    stalled: bool = False  # too few were left to go on
+    bans: tuple[Ban, ...] = ()
+    honest_banned: int = 0
+    removed: dict[int, int] = {}  # step by peer: dropped for good by a rule with memory
+    assumed_byzantine: int | None = (
+        None  # liars that the rule was told of, where its guarantee covers fewer than there are
+    )
+    gradients: float | None = None
+    announced_bytes_per_step: float | None = None
+    stalled: str | None = None  # why too few were left to go on
     agreement: bool = True  # of the honest, on record, roster and model
     unused_shards: bool = False  # the task gives peers data of their own, which the protocol does not use
     absent: frozenset[int] = frozenset()  # left without a ban
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True, dict=True):
     """One line of `results.jsonl`."""
 
     key: str
     version: str
     labels: Labels
     config: dict[str, Any]
-    metrics: dict[str, float | None]
-    curve: tuple[tuple[int, dict[str, float | None]], ...]  # (step, metrics)
+    metrics: Metrics
+    points: tuple[Metrics, ...] = field(name="curve")  # each with its `step`
     outcome: Outcome
     seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        check_labels(self.labels)
+        if not self.metrics:
+            raise ValueError("`metrics` is empty")
+        steps = [point.get("step") for point in self.points]
+        if not all(step is not None and step == int(step) for step in steps):
+            raise ValueError("a point of `curve` has no `step`")
+        if any(one >= other for one, other in pairwise(steps)):  # type: ignore[operator]
+            raise ValueError("the steps of `curve` do not rise")
+        force_setattr(self, "metrics", _bounded(self.metrics))
+        force_setattr(self, "points", tuple(map(_bounded, self.points)))
+
+    @cached_property
+    def curve(self) -> tuple[tuple[int, Metrics], ...]:
+        """Metrics by step."""
+        return tuple((int(point["step"] or 0), point) for point in self.points)
 
     @property
     def seed(self) -> int:
@@ -77,7 +109,8 @@ class Run:
     def out(self) -> dict[int, int]:
         """Steps by peer: who was banned or removed, and when first."""
         gone: dict[int, int] = {}
-        for peer, step in sorted((*self.outcome.bans, *self.outcome.removed), key=lambda ban: ban[1]):
+        bans = ((ban.peer, ban.step) for ban in self.outcome.bans)
+        for peer, step in sorted((*bans, *self.outcome.removed.items()), key=lambda ban: ban[1]):
             gone.setdefault(peer, step)
         return gone
 
@@ -87,10 +120,16 @@ class Run:
         return sorted(step for peer, step in self.out.items() if peer in self.outcome.liars)
 
     @property
+    def steps_to_last_ban(self) -> int | None:
+        """From the attack's start to the last liar's ban; None where one stayed."""
+        gone = self.liars_out
+        return gone[-1] - self.attack_start if gone and len(gone) == len(self.outcome.liars) else None
+
+    @property
     def honest_out(self) -> int:
         return max(self.outcome.honest_banned, len(self.out.keys() - self.outcome.liars))
 
-    def held(self, steps: Iterable[int]) -> tuple[tuple[int, dict[str, float | None]], ...]:
+    def held(self, steps: Iterable[int]) -> tuple[tuple[int, Metrics], ...]:
         """The curve, and after the end of a run that ended early its last point at these steps: its model stays as it is.
 
         Else a mean over seeds would rise once the worst of them is gone, and nobody would see what was lost."""
@@ -104,12 +143,15 @@ class Run:
         return repr(sorted((name, repr(value)) for name, value in self.config.items() if name not in _OF_THE_ATTACK))
 
 
-@dataclass(frozen=True)
-class FailedRun:
+class FailedRun(Struct, frozen=True):
     """A run that ended in an error."""
 
+    key: str
     labels: Labels
     error: str
+
+    def __post_init__(self) -> None:
+        check_labels(self.labels)
 
 
 @dataclass(frozen=True)
@@ -123,21 +165,51 @@ class Expected:
     last: int  # evaluations at the end of a run whose mean is compared
 
 
+class Axes(Struct, frozen=True):
+    """Cells of `sweep.toml` that cross the same axes."""
+
+    name: str = ""
+    axes: dict[str, list[Any]] = {}
+
+
+class SweepFile(Struct, frozen=True, kw_only=True):
+    """Entries of `sweep.toml` that a report is about."""
+
+    name: str
+    title: str = ""
+    compare: str = ""
+    paired: tuple[str, str] | None = None
+    expected: list[dict[str, Any]] = []
+    seeds: tuple[int, ...] = (0,)
+    skip_impossible: bool = False
+    axes: dict[str, list[Any]] = {}
+    groups: list[Axes] = []
+
+    @property
+    def tables(self) -> list[Axes]:
+        return self.groups or [Axes(axes=self.axes)]
+
+
 @dataclass(frozen=True)
 class Sweep:
     """A sweep's folder, read."""
 
-    name: str
-    title: str
+    file: SweepFile
     compare: tuple[str, str] | None
-    paired: tuple[str, str] | None
     expected: tuple[Expected, ...]
-    file: dict[str, Any]  # the whole of `sweep.toml`, for sections that others add
     runs: tuple[Run, ...]
     failed: tuple[FailedRun, ...]
     torn: bool  # the last line is cut off: the sweep is unfinished
-    planned: int | None = None  # cells that its file describes; None where it does not say
+    planned: int | None  # cells that its file describes; None where it does not say
     machines: tuple[str, ...] = ()  # where its runs were made, as far as times are there
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @property
+    def title(self) -> str:
+        return self.file.title or self.file.name
 
     @property
     def missing(self) -> int:
@@ -147,7 +219,16 @@ class Sweep:
     @property
     def unfinished(self) -> bool:
         """Cells may be missing for good where the sweep leaves out impossible ones."""
-        return self.torn or (self.missing > 0 and not self.file.get("skip_impossible"))
+        return self.torn or (self.missing > 0 and not self.file.skip_impossible)
+
+
+def check_labels(labels: Labels) -> None:
+    if type(labels.get("seed")) is not int:
+        raise ValueError("`labels` has no `seed` that is a whole number")
+
+
+def _bounded(metrics: Metrics) -> Metrics:
+    return {name: None if value is None or abs(value) > _LARGEST else value for name, value in metrics.items()}
 
 
 def show(value: object, longest: int = 60) -> str:

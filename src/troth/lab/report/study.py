@@ -78,9 +78,9 @@ class Study:
             sorted(found.items(), key=lambda cell: [place[at] for place, at in zip(places, cell[0], strict=True)])
         )
 
-    def facets(self, axes: Sequence[str]) -> list[tuple[str, str, list[Run]]]:
+    def facets(self, axes: Sequence[str], runs: Iterable[Run] | None = None) -> list[tuple[str, str, list[Run]]]:
         """What is drawn apart: for each combination of these axes' values its name in words, for files, and its runs."""
-        cells = self.cells(axes)
+        cells = self.cells(axes, runs)
         words = [named(dict(zip(axes, key, strict=True)), axes) for key in cells]
         names = file_names(words) if axes else [""]
         return list(zip(words, names, cells.values(), strict=True))

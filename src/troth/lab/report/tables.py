@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from troth.lab.report.markup import Html, element, joined
 from troth.lab.report.numbers import Spread
 from troth.lab.report.records import show
 
 Cell = str | int | float | bool | Spread | None
-_LONG = 24  # rows; a longer table is folded in the page
 _NOTHING = "–"
 _LARGE = 1e9
 
@@ -34,68 +32,42 @@ class Table:
     note: str
     columns: tuple[Column, ...]
     rows: Sequence[tuple[Cell, ...]]
+    folded: bool = False  # in the page: a figure shows the same
 
     def files(self) -> dict[str, bytes]:
         return {f"tables/{self.name}.csv": self.csv().encode(), f"tables/{self.name}.md": self.markdown().encode()}
 
     def csv(self) -> str:
         """Numbers as they are; a mean and its standard deviation are two columns."""
-        double = [any(isinstance(row[at], Spread) for row in self.rows) for at in range(len(self.columns))]
+        double = [any(isinstance(cell, Spread) for cell in column) for column in self._columns()]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        titles = [
-            _pair(column.title) if two else [column.title] for column, two in zip(self.columns, double, strict=True)
-        ]
-        writer.writerow([_plain(title) for some in titles for title in some])
+        pairs = zip(self.columns, double, strict=True)
+        writer.writerow(
+            _plain(title) for c, two in pairs for title in ([c.title, f"{c.title}, sd"] if two else [c.title])
+        )
         for row in self.rows:
-            cells = [_halves(cell) if two else [cell] for cell, two in zip(row, double, strict=True)]
-            writer.writerow([_plain(cell) for some in cells for cell in some])
+            writer.writerow(_plain(half) for cell, two in zip(row, double, strict=True) for half in _halves(cell, two))
         return text.getvalue()
 
     def markdown(self) -> str:
-        right = [self._is_numeric(at) for at in range(len(self.columns))]
         lines = [
             [_escaped(column.title) for column in self.columns],
-            ["---:" if numeric else "---" for numeric in right],
-            *([_escaped(written(cell, column)) for cell, column in self._pairs(row)] for row in self.rows),
+            ["---:" if numeric else "---" for numeric in self.numeric()],
+            *(list(map(_escaped, row)) for row in self.cells()),
         ]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
-    def html(self) -> Html:
-        numeric = ["n" if self._is_numeric(at) else None for at in range(len(self.columns))]
-        head = [element("th", c.title, class_=kind, scope="col") for c, kind in zip(self.columns, numeric, strict=True)]
-        body = [
-            element(
-                "tr",
-                *(
-                    element("td", written(cell, column), class_=kind)
-                    for (cell, column), kind in zip(self._pairs(row), numeric, strict=True)
-                ),
-            )
-            for row in self.rows
-        ]
-        table = scrolling(
-            element("table", element("thead", element("tr", *head)), element("tbody", *body)), label=self.title
-        )
-        if len(self.rows) > _LONG:
-            table = element("details", element("summary", f"{self.title}: all {len(self.rows)} rows"), table)
-        return joined(
-            element("h3", self.title), *([element("p", self.note, class_="note")] if self.note else []), table
-        )
+    def cells(self) -> list[list[str]]:
+        """Rows as a reader sees them."""
+        return [[written(*pair) for pair in zip(row, self.columns, strict=True)] for row in self.rows]
 
-    def _pairs(self, row: tuple[Cell, ...]) -> list[tuple[Cell, Column]]:
-        return list(zip(row, self.columns, strict=True))
+    def numeric(self) -> list[bool]:
+        """Columns that hold numbers."""
+        return [all(map(_is_number, column)) and any(c is not None for c in column) for column in self._columns()]
 
-    def _is_numeric(self, at: int) -> bool:
-        cells = [row[at] for row in self.rows if row[at] is not None]
-        return bool(cells) and all(
-            isinstance(cell, int | float | Spread) and not isinstance(cell, bool) for cell in cells
-        )
-
-
-def scrolling(table: Html, label: str) -> Html:
-    """A wide table scrolls by itself, with the keyboard too; the page does not."""
-    return element("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)
+    def _columns(self) -> list[list[Cell]]:
+        return [[row[at] for row in self.rows] for at in range(len(self.columns))]
 
 
 def number(value: float | None, digits: int | None = None) -> str:
@@ -135,12 +107,12 @@ def _deviation(sd: float, digits: int | None) -> str:
     return f"{sd:.2g}" if digits is None else number(sd, digits)
 
 
-def _pair(title: str) -> list[str]:
-    return [title, f"{title}, sd"]
+def _is_number(cell: Cell) -> bool:
+    return cell is None or (isinstance(cell, int | float | Spread) and not isinstance(cell, bool))
 
 
-def _halves(cell: Cell) -> list[Cell]:
-    return [cell.mean, cell.sd] if isinstance(cell, Spread) else [cell, None]
+def _halves(cell: Cell, two: bool) -> Sequence[Cell]:
+    return [cell] if not two else [cell.mean, cell.sd] if isinstance(cell, Spread) else [cell, None]
 
 
 def _plain(cell: Cell) -> str:
