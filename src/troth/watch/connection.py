@@ -49,9 +49,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._silent[self] = None
-        self._end_in(
-            self._limits.read_s
-        )  # in all: a client that sends a byte now and then would hold its place for ever
+        self._end_in(self._limits.read_s)  # in all: else a byte now and then would hold a place for ever
         if len(self.connections) > self._limits.connections:
             oldest = next(iter(self._silent))
             del self._silent[oldest]

@@ -72,11 +72,14 @@ class RunFolder:
 
 def read_status(path: Path) -> Status | None:
     """None if there is none, or none that can be read."""
-    raw = _read_regular(path.parent, path.name, MOST_STATUS)
-    try:
-        return None if raw is None else decode_status(raw)
-    except EventError:
+    file = _open_regular(path.parent, path.name, MOST_STATUS)
+    if file is None:
         return None
+    with file:
+        try:
+            return decode_status(file.read(MOST_STATUS + 1))
+        except (EventError, OSError):
+            return None
 
 
 def _witnesses(began: Began | None) -> list[str]:
@@ -85,18 +88,6 @@ def _witnesses(began: Began | None) -> list[str]:
         return []
     names = dict.fromkeys([began.me, *(peer.name for peer in began.peers if not peer.liar)])
     return [name for name in names if _PEER.fullmatch(name)]
-
-
-def _read_regular(folder: Path, name: str, most: int) -> bytes | None:
-    file = _open_regular(folder, name, most)
-    if file is None:
-        return None
-    with file:
-        try:
-            content = file.read(most + 1)
-        except OSError:
-            return None
-    return content if len(content) <= most else None
 
 
 def _open_regular(folder: Path, name: str, most: int) -> BinaryIO | None:

@@ -3,6 +3,7 @@
 Names and reasons come from strangers: whatever leaves here is printable. Nothing is told by colour alone: each cell has a sign.
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -51,6 +52,7 @@ class View:
         """`news`: False where they are printed above."""
         self.status: Status | None = None
         self._shows_news, self._now = news, now
+        self._lock = threading.RLock()  # what another thread prints is drawn above, and this with it
         self.forget()
 
     def forget(self) -> None:
@@ -60,47 +62,41 @@ class View:
         self._ended: Ended | None = None
         self._losses: deque[float] = deque(maxlen=MOST_STEPS)
         self._metrics: dict[str, float] = {}
-        self._peers: dict[
-            str, bool
-        ] = {}  # all that ever were, in the order of their coming; whether they are members now
+        self._peers: dict[str, bool] = {}  # all that ever were, as they came; whether they are members now
         self._banned: set[str] = set()
         self._columns: deque[tuple[int, dict[str, str]]] = deque(maxlen=MOST_STEPS)  # steps, with the sign of each peer
         self._news: deque[str] = deque(maxlen=_MOST_NEWS)
 
     def take(self, event: Event) -> None:
-        self._news.extend(sentences(event))
-        if isinstance(event, Ended):
-            self._ended = event
-        elif not isinstance(event, Noted):
-            self._ended = None
-        if isinstance(event, Began):
-            self._peers = self._peers or {peer.name: True for peer in event.peers}
-            self._began = event
-        elif isinstance(event, Stepped):
-            self._step(event)
+        with self._lock:
+            self._news.extend(sentences(event))
+            if isinstance(event, Ended):
+                self._ended = event
+            elif not isinstance(event, Noted):
+                self._ended = None
+            if isinstance(event, Began):
+                self._peers = self._peers or {peer.name: True for peer in event.peers}
+                self._began = event
+            elif isinstance(event, Stepped):
+                self._step(event)
 
     def _step(self, event: Stepped) -> None:
         self._last = event
         if event.loss is not None:
             self._losses.append(event.loss)
         self._metrics = dict(list((self._metrics | event.metrics).items())[:_MOST_METRICS])
-        cells = {
-            name: "·" for name, here in self._peers.items() if here and name not in event.silent + event.validators
-        }
-        gone, banned = event.left + event.expelled, {ban.peer for ban in event.banned}
-        candidates = tuple(one.name for one in event.candidates)
+        idle, gone = {*event.silent, *event.validators}, {*event.left, *event.expelled}
+        banned, candidates = {ban.peer for ban in event.banned}, {one.name for one in event.candidates}
+        cells = {name: "·" for name, here in self._peers.items() if here and name not in idle}
         for sign, names in ("c", candidates), ("-", event.silent), ("v", event.validators), ("«", gone), ("✗", banned):
             for name in names:
                 _mark(cells, name, sign)
         self._columns.append((event.step, cells))
         past = dict(list(self._columns)[-_MOST_BACK:])
-        undone = {(work.peer, work.step) for work in event.unaudited}
-        for audit in event.audits:
-            done = past.get(audit.step, {})
-            if (
-                done.get(audit.target) == "·" and (audit.target, audit.step) not in undone
-            ):  # nothing else could be clean
-                done[audit.target] = "✓"
+        done = {(audit.target, audit.step) for audit in event.audits}
+        for name, step in done - {(work.peer, work.step) for work in event.unaudited}:
+            if past.get(step, {}).get(name) == "·":  # nothing else could be clean
+                past[step][name] = "✓"
         for trial in event.trials:
             _mark(past.get(trial.step, {}), trial.target, "!")
         self._peers |= dict.fromkeys((*event.joined, *(one.peer for one in event.returned)), True)
@@ -108,19 +104,20 @@ class View:
         self._banned |= banned
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width, height = options.max_width, max(1, (options.height or console.size.height) - 1)
-        head = [*self._head(console, width)][:height]
-        room = height - len(head)
-        news = (
-            [Text(f"  {one}") for one in list(self._news)[max(0, len(self._news) - room // 3) :]]
-            if self._shows_news
-            else []
-        )
-        for one in (*head, *self._grid(width, room - len(news)), *news):
+        with self._lock:
+            lines = self._lines(console, options.max_width, max(1, (options.height or console.size.height) - 1))
+        for one in lines:
             one.no_wrap, one.overflow = True, "crop"
             if not (options.encoding or "utf-8").lower().startswith("utf"):
                 one.plain = one.plain.translate(_ASCII).encode("ascii", "replace").decode()
             yield one
+
+    def _lines(self, console: Console, width: int, height: int) -> list[Text]:
+        head = [*self._head(console, width)][:height]
+        room = height - len(head)
+        shown = min(len(self._news), room // 3) if self._shows_news else 0
+        news = [Text(f"  {one}") for one in list(self._news)[len(self._news) - shown :]]
+        return [*head, *self._grid(width, room - len(news)), *news]
 
     def _head(self, console: Console, width: int) -> Iterator[Text]:
         """Name, present and curve."""
@@ -162,9 +159,8 @@ class View:
                 text.append(sign * len(list(some)), style=_SIGNS[sign][0])
             yield text
         if hidden:
-            yield Text(
-                f"and {len(hidden)} more peers, of whom {len(self._banned.intersection(hidden))} banned", style="dim"
-            )
+            banned = len(self._banned.intersection(hidden))
+            yield Text(f"and {len(hidden)} more peers, of whom {banned} banned", style="dim")
 
 
 def _mark(cells: dict[str, str], name: str, sign: str) -> None:
