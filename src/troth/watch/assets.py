@@ -1,21 +1,10 @@
 """The page's own files, read once: a table from paths to contents, so that no path of a request ever meets the disk."""
 
 from dataclasses import dataclass
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
-_TYPES = {
-    "css": "text/css",
-    "html": "text/html",
-    "js": "text/javascript",
-    "png": "image/png",
-    "svg": "image/svg+xml",
-    "txt": "text/plain",
-    "woff2": "font/woff2",
-}
-_NOT_HERE = (
-    b"<!doctype html><meta charset=utf-8><title>Troth</title><p>This installation of Troth lacks the page's files."
-)
+PAGE = Path(__file__).parent / "page"
+_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".txt": "text/plain"}
 
 
 @dataclass(frozen=True)
@@ -26,18 +15,8 @@ class Asset:
 
 def assets() -> dict[str, Asset]:
     """All of them, by the path of a request."""
-    root = files("troth.watch") / "page"
-    found = _below(root, "/page/") if root.is_dir() else {}
-    found["/"] = found.pop("/page/index.html", Asset(_NOT_HERE, _TYPES["html"]))
-    return found
-
-
-def _below(folder: Traversable, path: str) -> dict[str, Asset]:
-    table: dict[str, Asset] = {}
-    for one in folder.iterdir():
-        kind = _TYPES.get(one.name.rpartition(".")[2])
-        if one.is_dir():
-            table |= _below(one, f"{path}{one.name}/")
-        elif kind is not None:
-            table[path + one.name] = Asset(one.read_bytes(), kind)
-    return table
+    files = [path for path in PAGE.rglob("*") if path.suffix in _TYPES]
+    found = {
+        f"/page/{path.relative_to(PAGE).as_posix()}": Asset(path.read_bytes(), _TYPES[path.suffix]) for path in files
+    }
+    return found | {"/": found.pop("/page/index.html")}

@@ -5,18 +5,13 @@ import gzip
 import hashlib
 import json
 import re
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+
+from troth.watch.assets import PAGE
 
 PLAIN_BYTES = 64 << 10  # events up to this size stand in the file as they are
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([a-z]+\.js)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=function |async function |class |const |let )", re.MULTILINE)
 _OUTSIDE = re.compile(r'<(?:link rel="(?:stylesheet|modulepreload)"|script)[^>]*(?:></script>|>)\n')
-
-
-def page() -> Traversable:
-    """The folder of the page's files."""
-    return files("troth.watch") / "page"
 
 
 def bundle(events: list[bytes]) -> str:
@@ -77,4 +72,4 @@ def _digest(text: str) -> str:
 
 
 def _text(*path: str) -> str:
-    return page().joinpath(*path).read_text(encoding="utf-8")
+    return PAGE.joinpath(*path).read_text(encoding="utf-8")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from troth.errors import OperatorError
 from troth.events.file import EVENTS, MOST_STATUS, STATUS, EventError, decode_status
 from troth.events.kinds import Began, Status
 
@@ -17,10 +16,6 @@ MOST_EVIDENCE = 64 << 20  # bytes of a file that is handed out
 EVIDENCE_NAME = re.compile(r"ban-step[0-9]+-[A-Za-z0-9._-]{1,40}\.json")
 _NEWER_S = 10.0  # than that of a peer that has ended
 _PEER = re.compile(r"peer[0-9]{1,4}")
-
-
-class FolderError(OperatorError):
-    """A folder that cannot be watched; the message says why."""
 
 
 @dataclass(frozen=True)

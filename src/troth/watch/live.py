@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 from troth.events.kinds import Status
@@ -38,9 +37,7 @@ class LiveRun:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._over = True
             self._changed.notify_all()

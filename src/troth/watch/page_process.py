@@ -7,7 +7,6 @@ import sysconfig
 import threading
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -31,9 +30,7 @@ class PageProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()  # the sign to end, after it has lingered
@@ -42,7 +39,7 @@ class PageProcess:
     def stop(self) -> None:
         """End it now, without lingering."""
         self._process.terminate()
-        self.__exit__(None, None, None)
+        self.__exit__()
         self._process.wait()
 
     @property

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from http import HTTPStatus
-from types import TracebackType
 from typing import BinaryIO, Self
 
 import msgspec
@@ -112,10 +111,8 @@ class PageServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._run.__exit__(kind, error, trace)  # and with it the streams
+    def __exit__(self, *_: object) -> None:
+        self._run.__exit__()  # and with it the streams
         self._server.should_exit = True
         self._thread.join()
 
