@@ -29,7 +29,9 @@ import torch
 from troth.protocol.step.deviation import CONVICT
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.training import Problem, make_task
-from troth.training.hardware import Machine, describe, distances, extrapolated, make_machines, measure
+from troth.training.hardware.classes import describe
+from troth.training.hardware.machines import Machine, make_machines
+from troth.training.hardware.measurement import distances, extrapolated, measure
 
 NETS = {
     "relu, batch norm": "",

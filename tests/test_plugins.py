@@ -160,7 +160,7 @@ class TestFiles:
         assert pickle.loads(pickle.dumps(made)) == made
 
     def test_an_object_will_do(self, write: Write) -> None:
-        write("from troth.training.tasks import Digits\nsmall = Digits(hidden=2)\n")
+        write("from troth.training.tasks.digits import Digits\nsmall = Digits(hidden=2)\n")
         assert make_task("mine.py") == make_task("mine.py:small") == Digits(hidden=2)
         with pytest.raises(OperatorError, match="names an object, which has its options already"):
             make_task("mine.py:small:hidden=3")
@@ -322,7 +322,9 @@ class TestPackages:
     def test_offer_all_three_kinds(self, install: Callable[[str, str, str], None]) -> None:
         points = "[troth.attacks]\nloud = offers:Loud\n[troth.rules]\nmid = offers:middle\n[troth.tasks]\ntiny = offers:tiny\n"
         install(
-            "offers", points, f"{ATTACK}\n{RULE}\nfrom troth.training.tasks import Digits\ntiny = Digits(hidden=2)\n"
+            "offers",
+            points,
+            f"{ATTACK}\n{RULE}\nfrom troth.training.tasks.digits import Digits\ntiny = Digits(hidden=2)\n",
         )
         assert vars(make_attack("loud:scale=9"))["scale"] == 9.0
         assert make_task("tiny") == Digits(hidden=2)

@@ -122,7 +122,7 @@ def find(
     for own in (f"{name}.py", f"{name.replace('-', '_')}.py"):
         if ((folder or Path()) / own).is_file():
             raise SpecError(f"unknown {kind.word} '{name}': did you mean your file {own}?")
-    return pick({**table, **dict.fromkeys(offered(group))}, name, kind.word), options
+    return pick(dict.fromkeys([*table, *offered(group)]), name, kind.word), options
 
 
 # Installed packages

@@ -10,7 +10,8 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin
@@ -27,6 +28,27 @@ _FILE = re.compile(r"\s*(?P<file>.*?\.py)\s*(?::(?P<rest>.*))?", re.DOTALL)
 
 class SpecError(OperatorError):
     """An unknown name or option, or a value of the wrong kind; the message says what would be right."""
+
+
+class LazyTable(Mapping[str, T]):
+    """A table of things by name, each as `module:attribute`, which is imported when it is looked up."""
+
+    def __init__(self, places: dict[str, str]) -> None:
+        self._places = places
+
+    def __getitem__(self, name: str) -> T:
+        module, _, attribute = self._places[name].partition(":")
+        thing: T = getattr(import_module(module), attribute)
+        return thing
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def pick(table: Mapping[str, T], name: str, kind: str) -> T:

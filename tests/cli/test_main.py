@@ -75,3 +75,11 @@ def test_our_own_bugs_are_not_disguised(troth: Troth, monkeypatch: pytest.Monkey
     monkeypatch.setattr("troth.training.make_task", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         troth("tasks", "--check", "digits")
+
+
+def test_a_member_imports_nothing_that_lies_simulates_or_measures() -> None:
+    program = "import sys, troth.cli.join, troth.api.member; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    rooms = ("attacks", "simulation", "lab", "swarm", "training.tasks.", "training.datasets", "training.hardware.ways")
+    assert "troth.network.node.node" in done.stdout
+    assert not [name for name in done.stdout.split() if name.startswith(tuple(f"troth.{room}" for room in rooms))]

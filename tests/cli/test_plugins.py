@@ -281,7 +281,7 @@ class TestLists:
             "[troth.tasks]\ntiny = offering:tiny\n"
         )
         (tmp_path / "site/offering.py").write_text(
-            "from troth.attacks import GradientAttack\nfrom troth.training.tasks import Quadratic\n"
+            "from troth.attacks import GradientAttack\nfrom troth.training.tasks.quadratic import Quadratic\n"
             "class Loud(GradientAttack):\n    '''shout'''\n"
             "def mid(vectors_PD):\n    '''the middle'''\n    return vectors_PD[0]\ntiny = Quadratic(dimension=9)\n"
         )

@@ -20,7 +20,7 @@ from troth.protocol.core.roles import gradient_seed
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.training import Problem
-from troth.training.hardware import class_digest
+from troth.training.hardware.classes import class_digest
 from troth.training.hardware.ways import changed
 from troth.training.optimizers import SGD
 from troth.training.schedules import constant

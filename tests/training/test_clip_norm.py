@@ -12,7 +12,7 @@ from troth.crypto import derive, stream
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.training import SGD, Problem, TaskError, make_task
-from troth.training.hardware import class_digest
+from troth.training.hardware.classes import class_digest
 from troth.training.problem import clipped
 from troth.training.tasks.digits import Digits
 from troth.training.work import TrainingWork

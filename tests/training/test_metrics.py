@@ -97,6 +97,6 @@ def test_mistakes_in_a_users_metric(tmp_path: Path, code: str, message: str) -> 
 
 
 def test_a_metric_that_has_the_name_of_a_tasks_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METRICS, "accuracy", BackdoorSuccess)
+    monkeypatch.setitem(METRICS._places, "accuracy", "troth.training.metrics.backdoor:BackdoorSuccess")
     with pytest.raises(TaskError, match=r"^'accuracy' is a metric of the task already"):
         simulate(Scenario(**{**vars(QUICK), "metrics": ["accuracy"]}))

@@ -10,7 +10,7 @@ import typer
 from troth.errors import OperatorError
 
 if TYPE_CHECKING:
-    from troth.training.hardware import Measurement, Spread
+    from troth.training.hardware.measurement import Measurement, Spread
 
 _LINE_EVERY_S = 5.0
 _MOST_PEERS = 1024
@@ -45,7 +45,8 @@ def doctor(
     """
     from troth.cli.fields import use_threads
     from troth.training import Problem, check_pure, make_task
-    from troth.training.hardware import class_digest, describe, measure
+    from troth.training.hardware.classes import class_digest, describe
+    from troth.training.hardware.measurement import measure
 
     use_threads(threads)
     if not 2 <= peers <= _MOST_PEERS:

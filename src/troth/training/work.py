@@ -22,7 +22,9 @@ from troth.protocol.wire.chunks import CollectedVectors, VectorIndex, chunk_of, 
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.resting import give_back_pages
-from troth.training.hardware import Machine, class_digest, gradient_on
+from troth.training.hardware.classes import class_digest
+from troth.training.hardware.imitation import gradient_on
+from troth.training.hardware.machines import Machine
 from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at

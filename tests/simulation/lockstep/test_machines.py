@@ -15,7 +15,7 @@ from troth.errors import OperatorError
 from troth.simulation import ProtocolSimulation, Scenario
 from troth.simulation.lockstep.pool import PooledWork
 from troth.training import Batch, Problem
-from troth.training.hardware import Job, Machine, make_machines
+from troth.training.hardware.machines import Job, Machine, make_machines
 from troth.training.work import finite_or_zero
 
 H = 1e-3  # far above what float64 and float32 differ by; a ReLU that flips would be more, so the tests take tanh

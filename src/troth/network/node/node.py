@@ -46,7 +46,7 @@ from troth.protocol.recovery.member import LostFolderError, Member
 from troth.protocol.recovery.models import Downloads
 from troth.protocol.wire.primitives import Primitives
 from troth.training import Task
-from troth.training.hardware import describe
+from troth.training.hardware.classes import describe
 from troth.training.work import Training, TrainingWork
 
 R = TypeVar("R")

@@ -20,7 +20,7 @@ from troth.simulation.lockstep.ahead import Ahead, BegunGradient, parts_of
 from troth.simulation.lockstep.lockstep import Ask
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training import Batch, Problem
-from troth.training.hardware import Job, Machine
+from troth.training.hardware.machines import Job, Machine
 from troth.training.work import Training, TrainingWork, finite_or_zero, finite_or_zero_rows
 
 # P peers, D coordinates

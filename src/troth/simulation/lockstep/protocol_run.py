@@ -45,7 +45,7 @@ from troth.simulation.lockstep.reliable import ReliableChannel, ReliableExchange
 from troth.simulation.lockstep.report import Ban, DoorEvent, StepReport, began
 from troth.simulation.lockstep.scenario import Scenario, ScenarioError
 from troth.training import Problem, check_pure
-from troth.training.hardware import Machine
+from troth.training.hardware.machines import Machine
 from troth.training.states.initial_state import load_initial_state
 from troth.training.work import MOST_NOT_FINITE, Training, TrainingWork
 

@@ -34,7 +34,7 @@ from troth.simulation.lockstep.door.specs import Strangers, attacks_of, check_do
 from troth.specs import ALSO, build, file_of, parse_spec, pick
 from troth.training import OPTIMIZERS, SCHEDULES, TASKS, Optimizer, Schedule, Task, make_task, warmed_up
 from troth.training.fingerprint import code_digest
-from troth.training.hardware import MachineSpec, make_machines
+from troth.training.hardware.machines import MachineSpec, make_machines
 from troth.training.metrics import Metric, check_metrics, make_metric
 
 AttackLike = str | GradientAttack

@@ -10,17 +10,14 @@ from functools import partial
 from typing import Any
 
 from troth.plugins import Kind, find, made
-from troth.specs import SpecError, convert_options
+from troth.specs import LazyTable, SpecError, convert_options
 from troth.training.errors import TaskError
-from troth.training.metrics.backdoor import BackdoorSuccess
 from troth.training.task import Model, Task
 from troth.training.user_code import calling
 
 Metric = Callable[[Task, Model], float]
 
-METRICS: dict[str, type] = {
-    "backdoor": BackdoorSuccess,
-}
+METRICS = LazyTable[type]({"backdoor": "troth.training.metrics.backdoor:BackdoorSuccess"})
 METRIC_PLUGINS = "troth.metrics"  # entry points of installed packages
 _TASK_AND_MODEL = 2
 

@@ -10,36 +10,28 @@ from typing import Any
 
 from troth.pinned import PinnedCode
 from troth.plugins import find, made, subclass_of
-from troth.specs import convert_options, file_of
+from troth.specs import LazyTable, convert_options, file_of
 from troth.training import file_reads
 from troth.training.errors import TaskError
 from troth.training.task import Task
-from troth.training.tasks.albert import Albert
-from troth.training.tasks.char_transformer import CharTransformer
-from troth.training.tasks.cnn import CNN
-from troth.training.tasks.digits import Digits, DigitsCNN
-from troth.training.tasks.factors import Factors
-from troth.training.tasks.mnist_cnn import MnistCNN
-from troth.training.tasks.quadratic import Quadratic
-from troth.training.tasks.resnet18 import ResNet18
-from troth.training.tasks.resnet20 import ResNet20
-from troth.training.tasks.synthetic import Convex, NonConvex, StronglyConvex
 
-TASKS: dict[str, type[Task]] = {
-    "digits": Digits,
-    "digits-cnn": DigitsCNN,
-    "quadratic": Quadratic,
-    "factors": Factors,
-    "non-convex": NonConvex,
-    "convex": Convex,
-    "strongly-convex": StronglyConvex,
-    "cnn": CNN,
-    "mnist-cnn": MnistCNN,
-    "resnet18": ResNet18,
-    "resnet20": ResNet20,
-    "char-transformer": CharTransformer,
-    "albert": Albert,
-}
+TASKS = LazyTable[type[Task]](
+    {
+        "digits": "troth.training.tasks.digits:Digits",
+        "digits-cnn": "troth.training.tasks.digits:DigitsCNN",
+        "quadratic": "troth.training.tasks.quadratic:Quadratic",
+        "factors": "troth.training.tasks.factors:Factors",
+        "non-convex": "troth.training.tasks.synthetic:NonConvex",
+        "convex": "troth.training.tasks.synthetic:Convex",
+        "strongly-convex": "troth.training.tasks.synthetic:StronglyConvex",
+        "cnn": "troth.training.tasks.cnn:CNN",
+        "mnist-cnn": "troth.training.tasks.mnist_cnn:MnistCNN",
+        "resnet18": "troth.training.tasks.resnet18:ResNet18",
+        "resnet20": "troth.training.tasks.resnet20:ResNet20",
+        "char-transformer": "troth.training.tasks.char_transformer:CharTransformer",
+        "albert": "troth.training.tasks.albert:Albert",
+    }
+)
 COMMON_OPTIONS: dict[str, Any] = {  # of every task, with their types
     "autocast": str | None,
     "clip_norm": float | None,
@@ -114,7 +106,7 @@ def _with(task: Task, options: Mapping[str, Any]) -> Task:
 
 def _with_data_in(task: Task, folder: Path) -> Task:
     """A built-in task whose data is looked for from this folder on: that of a manifest, wherever a member's process runs."""
-    data, kind = getattr(task, "data", None), type(task)
-    if kind not in TASKS.values() or not isinstance(data, Path):
+    data, built_in = getattr(task, "data", None), type(task).__module__.startswith(f"{__name__}.")
+    if not built_in or not isinstance(data, Path):
         return task
     return _with(task, {"data": folder / data})
