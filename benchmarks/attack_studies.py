@@ -94,8 +94,8 @@ validator. Written by `make attack-studies` on {machine()}.
 | --- | --- | --- |
 {chr(10).join(rows)}
 
-With `h` of `n` members ready to accuse and `k` liars, a step bans one with probability `(h/n)·(k/(n − 1))`: validators who say
-nothing delay a ban by the factor 15/9. Withholding coin B does not delay, it hastens: the next step audits everyone.
+Validators who say nothing delay a ban by the factor 15/9 ([the law](../ban-law.md)). Withholding coin B does not delay, it hastens: the next
+step audits everyone.
 """
 
 
