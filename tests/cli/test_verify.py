@@ -12,13 +12,13 @@ import pytest
 from tests.cli.test_lists import TASK
 from troth.cli import main
 from troth.crypto import Identity, PeerId, Slot, blob_digest, derive
-from troth.evidence.bans import sign_off
 from troth.evidence.file_format import FORMAT, MOST_BYTES, BanFile, Founding, SignedMessage, checksum, to_text
 from troth.evidence.verify import verify_ban
 from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.founder import Founder
 from troth.protocol.core.records import Judgement, StepRecord, encode_record, record_bytes_to_sign
 from troth.protocol.core.run import Parameters, Run
+from troth.protocol.history.record import SignedRecord, sign_off
 from troth.protocol.wire.messages import Accusation, Accuse, Ballot, Kind, Phase, Verdict, Vote
 from troth.protocol.wire.phases import seal
 
@@ -208,7 +208,7 @@ def framed_ban() -> tuple[PeerId, str]:
         equivocation=[],
         phase=0,
         exhibit=None,
-        record=sign_off(record, signatures),
+        record=SignedRecord.of(sign_off(record, signatures)),
         checksum="",
     )
     text = to_text(msgspec.structs.replace(unsummed, checksum=checksum(unsummed)))

@@ -7,9 +7,10 @@ import msgspec
 
 from troth.crypto import Identity, PeerId, Slot, blob_digest
 from troth.evidence.bans import BanEvidence
-from troth.evidence.file_format import BanFile, SignedMessage, SignedRecord, checksum, from_text, to_text
+from troth.evidence.file_format import BanFile, SignedMessage, checksum, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.records import StepRecord, decode_record, encode_record, record_bytes_to_sign
+from troth.protocol.history.record import SignedRecord
 from troth.protocol.wire.messages import Accuse, Message, Phase, Vote
 from troth.protocol.wire.phases import decode, seal
 from troth.simulation import ProtocolSimulation

@@ -14,10 +14,7 @@ def test_a_quorum_signs_the_record_of_every_step(attacked: ProtocolSimulation) -
     tools, run = attacked.tools, attacked.run
     for last in attacked.history.last:
         raw, keys = encode_record(last.seen.record), {PeerId(k): PeerId(k) for k in last.seen.record.members}
-        signed = {
-            PeerId(bytes.fromhex(peer)): Signature(bytes.fromhex(signature))
-            for peer, signature in last.signed.signatures.items()
-        }
+        signed = {PeerId(peer): Signature(signature) for peer, signature in last.signed.signatures.items()}
         step = last.seen.record.step
         assert right_signers(run.id, step, raw, keys, signed, tools).keys() == set(keys)
         other = encode_record(msgspec.structs.replace(last.seen.record, updated=not last.seen.record.updated))

@@ -13,10 +13,11 @@ from tests.fuzz.drawn import drawn, drawn_field, field_types
 from tests.fuzz.mutate import JSON_ATOMS, altered, altered_tree, damaged
 from tests.protocol.small_runs import SMALL, finished
 from troth.crypto import Digest, Identity, PeerId, Slot, blob_digest, derive, signed_bytes
-from troth.evidence.file_format import BanFile, Exhibit, SignedMessage, SignedRecord, checksum, from_text, to_text
+from troth.evidence.file_format import BanFile, Exhibit, SignedMessage, checksum, from_text, to_text
 from troth.evidence.verify import Proof, verify_ban
 from troth.protocol.core.records import Judgement, StepRecord, decode_record, encode_record, record_bytes_to_sign
 from troth.protocol.core.run import Parameters, Run
+from troth.protocol.history.record import SignedRecord
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Accuse, Kind, Phase, Vote
 from troth.protocol.wire.phases import encode

@@ -13,7 +13,8 @@ from troth.evidence.file_format import BanFile, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.records import StepRecord, decode_record, encode_record
 from troth.protocol.core.state import State
-from troth.protocol.recovery.history import follow
+from troth.protocol.history.follow import follow
+from troth.protocol.history.record import Flaw
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Malformed
 
@@ -75,7 +76,7 @@ def feed_certified_records(raw: bytes) -> Fed:
         return one_input(False)  # it would not have come through as a packet
     run, model = forger().run, Digest(decode_record(forger().certified[0].record).state_before)
     followed = follow(run, State.first(run, None), model, certified, TOOLS)
-    if followed is None:
+    if isinstance(followed, Flaw):
         return one_input(False)
     assert len(followed.records) == len(certified)
     assert followed.roster.members == tuple(sorted(set(followed.roster.members)))

@@ -17,8 +17,8 @@ import msgspec
 
 from troth.audit.report import Check, Report
 from troth.crypto import Digest, PeerId, Slot, valid_peer
-from troth.evidence.file_format import exact_bytes
 from troth.network.disk.journal import FILE_NAME, FORMAT, KEPT_FILES, LINE, STEPS_PER_FILE, first_digest, next_digest
+from troth.protocol.history.record import exact_bytes
 from troth.protocol.wire.messages import (
     ATTEMPTS_PER_MEMBER,
     MOST_MEMBERS,

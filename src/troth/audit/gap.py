@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 
 from troth.audit.retrace import Updates
 from troth.crypto import Digest
-from troth.evidence.model_file import signed_record
-from troth.evidence.signed_records import follow_changes
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import NO_PENDING_AUDITS
 from troth.protocol.core.roster import STRIKE_STEPS
 from troth.protocol.core.run import Run
 from troth.protocol.core.scales import APPLIED_STEPS, TAU_STEPS, Scales
 from troth.protocol.core.state import State
+from troth.protocol.history.follow import follow_changes
+from troth.protocol.history.record import Flaw
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.primitives import Primitives
 
@@ -54,10 +54,13 @@ class Gap:
         return replace(state, scales=replace(state.scales, tau=record.tau))
 
 
-def begin_after(run: Run, record: StepRecord, changes: Sequence[CertifiedRecord], tools: Primitives) -> State[Updates]:
-    """The state before the first record that is left. Raises `UnprovedError` if the changes do not follow from the founders."""
-    earlier = [signed_record(one) for one in changes]
-    roster, _ = follow_changes(run, earlier, tools)
+def begin_after(
+    run: Run, record: StepRecord, changes: Sequence[CertifiedRecord], tools: Primitives
+) -> State[Updates] | Flaw:
+    """The state before the first record that is left, if the changes before it follow from the founders."""
+    roster = follow_changes(run, changes, tools)
+    if isinstance(roster, Flaw):
+        return roster
     updates = record.updates - record.updated
     unknown = Digest(bytes(32))  # the draw before it stands in a deleted record
     return State(

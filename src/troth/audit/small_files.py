@@ -8,13 +8,12 @@ from troth.audit.report import Check, Report
 from troth.audit.strict_files import FileError, check_ordinary, read_bytes
 from troth.audit.walk import Walked
 from troth.crypto import Digest
-from troth.evidence.errors import UnprovedError
-from troth.evidence.model_file import signed_record
-from troth.evidence.signed_records import follow_changes
 from troth.network.disk import roster_changes, signed_slots
 from troth.protocol.broadcast.signed_slots import NO_SLOT, SlotKey
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
+from troth.protocol.history.follow import follow_changes
+from troth.protocol.history.record import Flaw
 from troth.protocol.recovery.restart_quorum import proven, tip_of
 from troth.protocol.wire.frames import CertifiedRecord, RestartCertificate
 from troth.protocol.wire.primitives import Primitives
@@ -80,10 +79,8 @@ def check_changes(path: Path, run: Run, changes: list[CertifiedRecord] | None, w
     if len(later) < len(expected):
         report.wrong(Check.FILES, str(path), "it lacks a change of members that the journal holds")
         return
-    try:
-        follow_changes(run, [signed_record(one) for one in changes], Primitives())
-    except (UnprovedError, ValueError, msgspec.MsgspecError) as error:
-        report.wrong(Check.FILES, str(path), f"the changes do not follow from the founders: {error}")
+    if isinstance(found := follow_changes(run, changes, Primitives()), Flaw):
+        report.wrong(Check.FILES, str(path), f"the changes do not follow from the founders: {found.reason}")
         return
     report.passed(Check.FILES)
 

@@ -20,13 +20,12 @@ from troth.audit.retrace import (
 )
 from troth.audit.signatures import Claim, SignatureChecker
 from troth.audit.unseen import UnseenSteps
-from troth.crypto import Digest, PeerId, Signature, blob_digest, signed_bytes
-from troth.evidence.errors import UnprovedError
-from troth.protocol.core.records import StepRecord, decode_record, encode_record, right_signers
-from troth.protocol.core.roster import Roster
+from troth.crypto import Digest, PeerId, blob_digest, signed_bytes
+from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import NO_MODEL, State
-from troth.protocol.recovery.history import Continued, Followed, flaw_of, state_after
+from troth.protocol.history.follow import Followed, HistoryEnd, open_next, state_after
+from troth.protocol.history.record import Flaw, step_of
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced
 
@@ -177,17 +176,13 @@ class Walk:
             del walked.records[last.step], walked.raw[last.step]
             walked.retraced.discard(last.step)
             return walked.states[record.step]
-        if last is not None and last.ends_run:
-            self._break(place, f"the run ended in step {last.step}")
-            return None
         return walked.state
 
     def _begin_after_gap(self, place: Place, record: StepRecord) -> State[Updates] | None:
-        try:
-            before = [one for one in self._changes if decode_record(one.record).step < record.step]
-            state = begin_after(self._run, record, before, self._tools)
-        except UnprovedError as error:
-            self._break(place, f"the changes of members before it do not lead here: {error}")
+        before = [one for one in self._changes if step_of(one) < record.step]
+        state = begin_after(self._run, record, before, self._tools)
+        if isinstance(state, Flaw):
+            self._break(place, f"the changes of members before it do not lead here: {state.reason}")
             return None
         self.walked.gap = Gap(record.step)
         self._report.skipped(
@@ -201,20 +196,9 @@ class Walk:
         state = state if gap is None else gap.filled(state, record)
         if state.step == 0 and state.model == NO_MODEL:
             state = replace(state, model=Digest(record.state_before))  # the sample makes the first model
-        here = Continued(
-            state.step,
-            state.roster.members,
-            state.model,
-            state.earlier_randomness,
-            state.scales.tau,
-            state.scales.updates + record.updated,
-            state.incarnation,
-        )
-        flaw = self._misshapen(record, signed, state.roster) or flaw_of(
-            self._run, signed, record, here, state.roster, self._tools
-        )
-        if flaw is not None:
-            self._break(place, f"the record of step {record.step}: {flaw}")
+        here = HistoryEnd.of(state, state.model)
+        if isinstance(flaw := open_next(self._run, here, signed, self._tools), Flaw):
+            self._break(place, flaw.reason)
             return
         if record.closing != (state.scales.updates >= self._ends):
             self._break(place, f"the record of step {record.step}: the run closes after {self._ends} updates")
@@ -224,17 +208,6 @@ class Walk:
         walked.records[record.step], walked.raw[record.step] = record, signed.record
         walked.keep(walked.state)
         self._report.passed(Check.RECORDS)
-
-    def _misshapen(self, record: StepRecord, signed: CertifiedRecord, roster: Roster) -> str | None:
-        """What no honest member writes, whoever signed it."""
-        if encode_record(record) != signed.record:
-            return "it is not written the one way records are written"
-        if len(record.roots) != len(record.contributors):
-            return "it does not say what everyone committed to"
-        signatures = {PeerId(peer): Signature(one) for peer, one in signed.signatures.items()}
-        right = right_signers(self._run.id, record.step, signed.record, roster.signers, signatures, self._tools)
-        wrong = sorted(signatures.keys() - right.keys())
-        return f"the signature of {wrong[0].hex()} does not fit" if wrong else None
 
     # Steps
 
@@ -249,6 +222,10 @@ class Walk:
             made = self._retracer.outcome(measurable(state), record, said)
         except UnseenError as error:
             self._unseen.add(record.step, str(error))
+            end = HistoryEnd.of(state, state.model)
+            if self.walked.gap is None and not end.leads_to_standing(record, self._run):
+                what = "it names another standing than it leads to"
+                self._report.wrong(Check.RECORDS, str(place), f"the record of step {record.step}: {what}")
         except RetraceError as error:
             self._report.wrong(Check.STEPS, f"step {record.step} ({place})", str(error))
         else:

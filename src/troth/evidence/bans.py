@@ -13,7 +13,6 @@ from troth.evidence.file_format import (
     BanFile,
     Blobs,
     SignedMessage,
-    SignedRecord,
     checksum,
     signed_by,
     signed_message,
@@ -22,10 +21,12 @@ from troth.evidence.file_format import (
 from troth.evidence.make_exhibit import make_exhibit
 from troth.evidence.signed_records import founding_of
 from troth.files import safe_name
-from troth.protocol.core.records import Judgement, StepRecord, encode_record
+from troth.protocol.core.records import Judgement
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome
+from troth.protocol.history.record import SignedRecord, sign_off
+from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced, Kind, Vote, said_as
 from troth.training.work import Training
 
@@ -75,7 +76,7 @@ class Certified:
     """A step as a member saw it, and its signed record."""
 
     seen: Outcome[Training]
-    signed: SignedRecord
+    signed: CertifiedRecord
 
 
 @dataclass
@@ -86,7 +87,7 @@ class History:
     """
 
     run: Run
-    changes: list[SignedRecord] = field(default_factory=list)  # before the last ones
+    changes: list[CertifiedRecord] = field(default_factory=list)  # before the last ones
     last: tuple[Certified, ...] = ()  # the last steps: what may still be audited, and what a ban needs
     uncertified: Outcome[Training] | None = None  # the step after those
 
@@ -129,8 +130,8 @@ def ban_evidence(run: Run, history: History, certified: Certified, judgement: Ju
         format=FORMAT,
         banned=banned.hex(),
         run=founding_of(run),
-        history=list(history.changes),
-        before=[last.signed for last in history.last],
+        history=[SignedRecord.of(change) for change in history.changes],
+        before=[SignedRecord.of(last.signed) for last in history.last],
         accusation=signed_message(accuser) if accuser else None,
         votes=[]
         if equivocation
@@ -138,7 +139,7 @@ def ban_evidence(run: Run, history: History, certified: Certified, judgement: Ju
         equivocation=[signed_by(banned, envelope) for envelope in equivocation],
         phase=slot.phase if slot else 0,
         exhibit=shown.exhibit,
-        record=certified.signed,
+        record=SignedRecord.of(certified.signed),
         checksum="",
     )
     file = msgspec.structs.replace(unsummed, checksum=checksum(unsummed))
@@ -161,10 +162,3 @@ def _state_at(step: int, history: History, seen: Outcome[Training]) -> Training 
     """The model at the start of that step, one of the last ones."""
     outcomes = (*(last.seen for last in history.last), seen)
     return next((one.state.audit_records[step].training for one in outcomes if step in one.state.audit_records), None)
-
-
-def sign_off(record: StepRecord, signatures: Mapping[PeerId, Signature]) -> SignedRecord:
-    """The record as the file holds it, under its signatures."""
-    return SignedRecord(
-        encode_record(record).hex(), {peer.hex(): signature.hex() for peer, signature in sorted(signatures.items())}
-    )

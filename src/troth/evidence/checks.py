@@ -2,7 +2,8 @@
 
 from troth.crypto import Digest, PeerId, Slot, valid_peer
 from troth.evidence.errors import UnprovedError
-from troth.evidence.file_format import SignedMessage, envelope_of, exact_bytes
+from troth.evidence.file_format import SignedMessage, envelope_of
+from troth.protocol.history.record import exact_bytes
 from troth.protocol.wire.messages import Announced, Malformed, Phase
 from troth.protocol.wire.primitives import Primitives
 

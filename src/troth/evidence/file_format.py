@@ -14,6 +14,7 @@ import msgspec
 
 from troth.crypto import Digest, PeerId
 from troth.protocol.core.records import MOST_OWED
+from troth.protocol.history.record import SignedRecord, exact_bytes
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Envelope
 
@@ -22,13 +23,6 @@ MOST_BYTES = 64 << 20  # of a file; honest members' messages come to far less
 LAST_STEPS = MOST_OWED + 1  # whose work may be disputed: an audit comes a step later, and may come to nothing so often
 
 Blobs = Mapping[Digest, Blob]  # they lie beside the file: see companion_files.py
-
-
-class SignedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Encoded record of a step (hex), and the members' signatures over it."""
-
-    record: str
-    signatures: dict[str, str]
 
 
 class SignedMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,14 +105,6 @@ def from_text(text: str) -> BanFile:
     if checksum(file) != file.checksum:
         raise ValueError("the checksum does not fit: the file was changed or damaged")
     return file
-
-
-def exact_bytes(text: str) -> bytes:
-    """Decode hexadecimal; refuse other spellings of the same bytes, so that a file has one form."""
-    raw = bytes.fromhex(text)
-    if raw.hex() != text:
-        raise ValueError("hexadecimal digits must be lower case and without spaces")
-    return raw
 
 
 def envelope_of(message: SignedMessage) -> Envelope:

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from troth.evidence.file_format import Founding, SignedRecord
+from troth.evidence.file_format import Founding
 from troth.evidence.signed_records import founding_of
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
+from troth.protocol.history.record import SignedRecord
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Step
 from troth.training.work import TensorDigest, digest_of_tensors
@@ -55,7 +56,7 @@ def model_file(
     last: CertifiedRecord | None,
 ) -> ModelFile:
     """The proof of a state whose tensors these are, from the certified records that a member holds."""
-    signed = SignedRecord("", {}) if last is None else signed_record(last)
+    signed = SignedRecord("", {}) if last is None else SignedRecord.of(last)
     return ModelFile(
         format=FORMAT,
         run=run.id.hex(),
@@ -64,16 +65,10 @@ def model_file(
         state_digest=digest_of_tensors(tensors).hex(),
         closed=last is not None and decode_record(last.record).closing,
         tensors={name: ListedTensor(one.dtype, list(one.shape), one.digest.hex()) for name, one in tensors.items()},
-        history=[signed_record(change) for change in history],
+        history=[SignedRecord.of(change) for change in history],
         record=signed.record,
         signatures=signed.signatures,
     )
-
-
-def signed_record(certified: CertifiedRecord) -> SignedRecord:
-    """A certified record as files hold it."""
-    signatures = {peer.hex(): signature.hex() for peer, signature in sorted(certified.signatures.items())}
-    return SignedRecord(certified.record.hex(), signatures)
 
 
 def to_text(file: ModelFile) -> str:

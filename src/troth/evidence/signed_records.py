@@ -9,14 +9,16 @@ from types import MappingProxyType
 
 import msgspec
 
-from troth.crypto import PeerId, Signature
+from troth.crypto import PeerId
 from troth.errors import printable
 from troth.evidence.checks import expect, key_of
 from troth.evidence.errors import UnprovedError
-from troth.evidence.file_format import Founding, SignedRecord, exact_bytes
-from troth.protocol.core.records import StepRecord, decode_record, right_signers
+from troth.evidence.file_format import Founding
+from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, RunError
+from troth.protocol.history import follow, record
+from troth.protocol.history.record import SignedRecord, exact_bytes
 from troth.protocol.wire.messages import MOST_MEMBERS
 from troth.protocol.wire.primitives import Primitives
 
@@ -52,31 +54,20 @@ def founded_run(founding: Founding) -> Run:
         raise UnprovedError(f"no run can be founded like this: {error}") from error
 
 
-def follow_changes(run: Run, history: Sequence[SignedRecord], tools: Primitives) -> tuple[Roster, int]:
-    """Follow the records that changed the roster, from the founders on: the roster after them, and the step of the last."""
-    roster, last_step = Roster.founding(run), -1
-    for change in history:
-        record = open_record(run, change, roster, tools)
-        expect(record.step > last_step and record.changes_roster, "the history holds more than changes, in order")
-        roster, last_step = roster.after(record), record.step
-    return roster, last_step
+def follow_changes(run: Run, history: Sequence[SignedRecord], tools: Primitives) -> Roster:
+    """The roster after the records that changed it, from the founders on."""
+    roster = follow.follow_changes(run, [signed.certified() for signed in history], tools)
+    if isinstance(roster, record.Flaw):
+        raise UnprovedError(roster.reason)
+    return roster
 
 
 def open_record(run: Run, signed: SignedRecord, roster: Roster, tools: Primitives) -> StepRecord:
     """The record, if it follows on this roster and a quorum of it signed; every signature listed must fit."""
-    raw = exact_bytes(signed.record)
-    record = decode_record(raw)
-    expect(record.members == roster.members, f"the record of step {record.step} is of another roster")
-    expect(record.changed == roster.changed, f"a change of members or keys before step {record.step} is left out")
-    expect(len(signed.signatures) <= len(roster.members), f"more signatures than members under step {record.step}")
-    expect(len(record.roots) == len(record.contributors), "the record does not say what everyone committed to")
-    signatures = {key_of(peer): Signature(exact_bytes(s)) for peer, s in signed.signatures.items()}
-    right = right_signers(run.id, record.step, raw, roster.signers, signatures, tools)
-    expect(len(right) == len(signed.signatures), f"a signature of the record of step {record.step} does not fit")
-    expect(len(right) >= roster.quorum, f"too few signed the record of step {record.step}")
-    refusal = roster.refuses(record)
-    expect(refusal is None, f"the record of step {record.step}: {refusal}")
-    return record
+    opened = record.open_record(run, signed.certified(), roster, tools)
+    if isinstance(opened, record.Flaw):
+        raise UnprovedError(opened.reason)
+    return opened
 
 
 class _Names(msgspec.Struct):

@@ -16,7 +16,6 @@ from troth.crypto import Digest, PeerId, Slot
 from troth.errors import OperatorError, printable
 from troth.events.from_step import Votes, event_of_record
 from troth.events.kinds import Ended, Event, Stepped
-from troth.evidence.errors import UnprovedError
 from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import FILE_NAME, read_journal
 from troth.network.disk.roster_changes import FILE, read_exactly
@@ -27,6 +26,7 @@ from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, closing_roles, draw_roles, first_randomness
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
+from troth.protocol.history.record import Flaw
 from troth.protocol.wire.messages import Announced, Envelope, Phase
 from troth.protocol.wire.primitives import UNSHARED
 
@@ -51,7 +51,7 @@ def journal_events(folder: Path, manifest: Manifest) -> Iterator[Event]:
             if (event := follower.take(entry)) is not None:
                 closed = event.closing
                 yield event
-    except (DiskError, UnprovedError, OSError, msgspec.MsgspecError) as error:
+    except (DiskError, OSError, msgspec.MsgspecError) as error:
         raise JournalEventsError(printable(f"{place}: {error}")) from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise JournalEventsError(printable(f"{place} holds a line that cannot be read: {error}")) from error
@@ -138,7 +138,10 @@ class _Follower:
             return _Before(Roster.founding(self._manifest.run), None)
         changes = read_exactly(self._changes) if self._changes.exists() else []
         earlier = [one for one in changes if decode_record(one.record).step < record.step]
-        return _Before(begin_after(self._manifest.run, record, earlier, UNSHARED).roster, None)
+        here = begin_after(self._manifest.run, record, earlier, UNSHARED)
+        if isinstance(here, Flaw):
+            raise ValueError(here.reason)
+        return _Before(here.roster, None)
 
 
 def _draw(run: Run, before: _Before, record: StepRecord) -> tuple[Digest, PendingAudits]:

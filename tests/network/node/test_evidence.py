@@ -68,7 +68,7 @@ def test_the_banned_peer_keeps_what_it_holds_of_the_evidence_and_is_told_why(tmp
     assert path is not None
     state = next((tmp_path / "evidence").glob("state-*.safetensors"))
     assert {path, state} == set((tmp_path / "evidence").iterdir())
-    with pytest.raises(UnprovedError, match="too few signed"):
+    with pytest.raises(UnprovedError, match="members signed it"):
         verify_ban(path.read_text(), run.id)
     event, me = event_of_outcome(run, seen, short, of=9), short(banned)
     notes += explain_ban(event, me, path, "digits", door=False)

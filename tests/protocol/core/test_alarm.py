@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from tests.protocol.samples import CLOSE, KEYS, run_of
-from troth.crypto import Digest, Identity, PeerId, Signature, blob_digest, derive
-from troth.evidence.bans import sign_off
+from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
 from troth.evidence.errors import UnprovedError
 from troth.evidence.signed_records import open_record
 from troth.evidence.verify import verify_ban
@@ -23,8 +22,10 @@ from troth.protocol.core.records import (
     record_bytes_to_sign,
 )
 from troth.protocol.core.roster import Roster
+from troth.protocol.core.scales import Scales
+from troth.protocol.history.follow import HistoryEnd, open_next
+from troth.protocol.history.record import SignedRecord
 from troth.protocol.recovery.following import Changes
-from troth.protocol.recovery.history import Continued, flaw_of
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Kind, Verdict
 from troth.protocol.wire.primitives import UNSHARED
@@ -281,13 +282,11 @@ def test_whether_a_record_hides_the_alarm_is_looked_at_when_a_quorum_signed_it(m
     changes, asked = Changes.founding(run), list[int]()
     record = _record(changes.roster, _ban(KEYS[0], Kind.REPORT))
     unsigned = CertifiedRecord(encode_record(record), {bytes(peer): bytes(64) for peer in KEYS})
-    about = record.step, changes.roster.members, Digest(record.state_before), Digest(record.seed_randomness)
-    place = Continued(*about, record.tau, record.updates, record.incarnation)
     monkeypatch.setattr(Roster, "refuses", lambda _roster, one: asked.append(one.step))
     assert changes.opened(unsigned, UNSHARED) is None
-    assert "members signed it" in str(flaw_of(run, unsigned, record, place, changes.roster, UNSHARED))
+    assert "does not fit" in str(open_next(run, _before(record, changes.roster), unsigned, UNSHARED))
     with pytest.raises(UnprovedError):
-        open_record(run, sign_off(record, {peer: Signature(bytes(64)) for peer in KEYS}), changes.roster, UNSHARED)
+        open_record(run, SignedRecord.of(unsigned), changes.roster, UNSHARED)
     assert not asked
 
 
@@ -310,9 +309,13 @@ def test_nobody_takes_a_record_after_it() -> None:
         assert (changes.opened(certified, UNSHARED) is not None) == accepts
         expected = nullcontext() if accepts else pytest.raises(UnprovedError, match=r"the run ended in step \d+")
         with expected:
-            open_record(seen.run, sign_off(record, signed), here, UNSHARED)
-        about = record.step, here.members, Digest(record.state_before), Digest(record.seed_randomness)
-        place = Continued(*about, record.tau, record.updates, record.incarnation)
-        flaw = flaw_of(seen.run, certified, record, place, here, UNSHARED)
-        assert (flaw is None) == accepts or "the state after it" in str(flaw)
-        assert (flaw is not None and "ended" in flaw) != accepts
+            open_record(seen.run, SignedRecord.of(certified), here, UNSHARED)
+        flaw = str(open_next(seen.run, _before(record, here), certified, UNSHARED))
+        assert ("ended" in flaw) != accepts
+
+
+def _before(record: StepRecord, roster: Roster) -> HistoryEnd:
+    """The place that this record continues, but for its standing."""
+    scales, draw = Scales(record.tau, updates=record.updates - record.updated), Digest(record.seed_randomness)
+    before = Digest(record.state_before)
+    return HistoryEnd(record.step, before, record.incarnation, roster, scales, seeds=draw, roles=draw)

@@ -14,6 +14,7 @@ from troth.crypto import Digest, Identity, PeerId, Signature, blob_digest, deriv
 from troth.protocol.core.records import decode_record, encode_record, record_bytes_to_sign
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Peer, State
+from troth.protocol.recovery.following import Changes
 from troth.protocol.recovery.ledger import Known, Ledger, Shown
 from troth.protocol.recovery.restart_quorum import be_ready, tip_of
 from troth.protocol.wire.frames import (
@@ -105,3 +106,13 @@ def made_again(
     ready: dict[bytes, Any] = {peer: be_ready(tip, incarnation, who, 3) for peer, who in behind.who.items()}
     again = signed_again(signed, behind.who.values(), incarnation=incarnation, **changes)
     return again, RestartCertificate(tip.step, tip.digest, incarnation, ready)
+
+
+def led_by(changes: Changes, shown: Iterable[CertifiedRecord], tools: Primitives) -> Changes:
+    """These and those of the changes shown that continue them, up to the first that does not."""
+    for signed in shown:
+        record = changes.opened(signed, tools)
+        if record is None or not record.changes_roster:
+            break
+        changes = changes.with_change(signed, record, tools)
+    return changes

@@ -15,7 +15,7 @@ from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.records import Owed, decode_record
 from troth.protocol.core.state import NO_MODEL, LastRecord, Peer, State
-from troth.protocol.recovery.history import follow, state_after
+from troth.protocol.history.follow import Followed, follow, state_after
 from troth.protocol.recovery.member import Member
 from troth.protocol.wire.frames import (
     Packet,
@@ -64,7 +64,7 @@ def test_out_of_a_step_a_peer_stands_at_its_last_certified_record() -> None:
     ledger, third = behind.ledger, behind.shown[2]
     before = replace(ledger.state, model=NO_MODEL)
     followed = follow(behind.run, before, behind.ledger.model_of(before), [third], Primitives())
-    assert followed is not None
+    assert isinstance(followed, Followed)
     after = state_after(behind.run, before, followed, "last", NO_MODEL, Primitives())
     for certified in (False, True):
         ledger.past, ledger.state, ledger.lacks = (before,), after, None
@@ -82,7 +82,7 @@ def test_a_member_gets_back_a_thrown_away_record_that_others_can_prove_with_its_
     behind = member_after(2)
     ledger, third = behind.ledger, behind.shown[2]
     followed = follow(behind.run, ledger.state, behind.ledger.model_of(ledger.state), [third], Primitives())
-    assert followed is not None
+    assert isinstance(followed, Followed)
     kept: Any = {2: "what audits need"}
     model = Digest(followed.records[-1].state_after)
     after = replace(state_after(behind.run, ledger.state, followed, "third", model, Primitives()), audit_records=kept)

@@ -17,8 +17,8 @@ from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.records import StepRecord, aggregates_digest, chained_state, decode_record
 from troth.protocol.core.state import State
+from troth.protocol.history.follow import Followed, follow
 from troth.protocol.recovery import models
-from troth.protocol.recovery.history import Followed, follow
 from troth.protocol.step.conclude import Ending
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import NO_BASIS, Commit, Message
@@ -35,7 +35,8 @@ FACTOR, OTHER = 0.5, bytes(32)
 def _followed(*certified: CertifiedRecord) -> Followed | None:
     run, right, _ = past_steps(EVERY)
     before = Digest(decode_record(right[0].record).state_before)
-    return follow(run, State.first(run, None), before, certified, Primitives())
+    followed = follow(run, State.first(run, None), before, certified, Primitives())
+    return followed if isinstance(followed, Followed) else None
 
 
 def _changed(step: int, **changes: Any) -> tuple[CertifiedRecord, ...]:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import msgspec
 
+from tests.protocol.recovery.certified_records import led_by
 from tests.protocol.scripted_world import LiarScript, WorldRun, peer_ids, plan, run_world
 from troth.crypto import PeerId, Slot
 from troth.protocol.core.records import decode_record, encode_record
@@ -52,7 +53,7 @@ def _shown(at: int, without: int | None = None) -> HistoryShown:
 
 
 def _followed(shown: HistoryShown) -> Tip | None:
-    changes = Changes.founding(_seen().world.run).follow(shown.changes, TOOLS)
+    changes = led_by(Changes.founding(_seen().world.run), shown.changes, TOOLS)
     return Tip.of(changes, shown, TOOLS)
 
 
@@ -83,6 +84,6 @@ def test_a_change_that_was_left_out_leads_no_stranger_astray() -> None:
     founders = Changes.founding(_seen().world.run)
     right, wrong = _shown(STEPS - 2).changes, _shown(STEPS - 2, without=ALONE).changes
     assert len(right) == len(wrong) + 1
-    led = founders.follow(wrong, TOOLS)
+    led = led_by(founders, wrong, TOOLS)
     assert [step for step, _ in led.named] == [0, 4]
-    assert led.follow(right[2:], TOOLS) == founders.follow(right, TOOLS), "somebody else goes on from there"
+    assert led_by(led, right[2:], TOOLS) == led_by(founders, right, TOOLS), "somebody else goes on from there"

@@ -12,7 +12,7 @@ from troth.crypto import Identity, PeerId, Slot, blob_digest, derive
 from troth.protocol.core.record_keys import RecordKeys
 from troth.protocol.core.records import StepRecord, encode_record, record_bytes_to_sign
 from troth.protocol.core.roster import Roster
-from troth.protocol.recovery.history import has_quorum
+from troth.protocol.history.record import unsigned
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Commit, Message
 from troth.protocol.wire.primitives import Primitives
@@ -59,7 +59,7 @@ class _Machines:
         return [
             outcome.record.step
             for outcome, roster in steps
-            if has_quorum(self.world.run, self.forged(outcome.record, roster), outcome.record, roster, TOOLS)
+            if unsigned(self.world.run, self.forged(outcome.record, roster), outcome.record, roster, TOOLS) is None
         ]
 
 
@@ -84,8 +84,10 @@ def test_every_record_is_signed_with_the_keys_of_its_step() -> None:
     for before, (outcome, after) in zip(machines.rosters, pairwise(machines.world.witness), strict=False):
         certificate = {bytes(p): bytes(s) for p, s in after.certificate.items()}
         signed = CertifiedRecord(encode_record(outcome.record), certificate)
-        fits = [has_quorum(machines.world.run, signed, outcome.record, roster, TOOLS) for roster in machines.rosters]
-        assert has_quorum(machines.world.run, signed, outcome.record, before, TOOLS)
+        fits = [
+            unsigned(machines.world.run, signed, outcome.record, roster, TOOLS) is None for roster in machines.rosters
+        ]
+        assert unsigned(machines.world.run, signed, outcome.record, before, TOOLS) is None
         assert fits == [roster.signers == before.signers for roster in machines.rosters]
 
 
@@ -105,9 +107,9 @@ def test_founders_that_began_with_record_keys_leave_no_key_to_begin_again_with(s
         for one in thieves
     }
     forged = CertifiedRecord(raw, signatures)
-    assert not has_quorum(named, forged, first, Roster.founding(named), TOOLS)
+    assert unsigned(named, forged, first, Roster.founding(named), TOOLS) is not None
     plain = dataclasses.replace(Roster.founding(named), record_keys=())
-    assert has_quorum(named, forged, first, plain, TOOLS) == (stolen >= plain.quorum)
+    assert (unsigned(named, forged, first, plain, TOOLS) is None) == (stolen >= plain.quorum)
 
 
 # Liars

@@ -15,8 +15,8 @@ from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.core.channel import AttemptView, Channel, ForwardingChannel, Said
 from troth.protocol.core.records import encode_record, record_bytes_to_sign
 from troth.protocol.core.state import State
+from troth.protocol.history.record import record_of
 from troth.protocol.recovery.following import tip_bytes
-from troth.protocol.recovery.history import record_of
 from troth.protocol.wire.frames import (
     CertifiedRecord,
     ChunkShown,

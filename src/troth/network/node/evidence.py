@@ -5,13 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from troth.crypto import Digest, PeerId
-from troth.evidence.bans import Certified, History, ban_evidence, reason_for, sign_off
+from troth.evidence.bans import Certified, History, ban_evidence, reason_for
 from troth.evidence.companion_files import BlobsFile, StateFile, save_evidence
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.files import safe_name, write_text
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome
+from troth.protocol.history.record import sign_off
 from troth.training.work import Training
 
 

@@ -8,7 +8,7 @@ from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.state import Peer
-from troth.protocol.recovery.history import record_of
+from troth.protocol.history.record import record_of
 from troth.protocol.recovery.ledger import Ledger, Shown
 from troth.protocol.recovery.models import Downloads, Models
 from troth.protocol.recovery.observers import OBSERVING, Observers

@@ -21,7 +21,7 @@ from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.protocol.core.standing import Standing, decode_standing, digest_of
 from troth.protocol.core.state import LastRecord, Peer, State
-from troth.protocol.recovery.history import has_quorum, record_of
+from troth.protocol.history.record import Flaw, open_record, record_of, unsigned
 from troth.protocol.recovery.invitation import Invitation
 from troth.protocol.wire.frames import CertifiedRecord, HistoryShown, HistoryWanted, TipSigned, TipWanted
 from troth.protocol.wire.messages import Malformed, Phase
@@ -57,22 +57,8 @@ class Changes:
 
     def opened(self, signed: CertifiedRecord, tools: Primitives) -> StepRecord | None:
         """The record, if it is a later one of these members with no change in between, and a quorum of them signed it."""
-        record = record_of(signed)
-        if record is None or record.changed != self.step:
-            return None  # a change was left out: the others' signatures may fit all the same
-        if not self._are_signers(self.roster, signed, record, tools):
-            return None
-        return record if self.roster.refuses(record) is None else None  # [G4]
-
-    def follow(self, shown: Sequence[CertifiedRecord], tools: Primitives) -> "Changes":
-        """These and those of the changes shown that continue them."""
-        here = self
-        for signed in shown:
-            record = here.opened(signed, tools)
-            if record is None or not record.changes_roster:
-                return here
-            here = here.with_change(signed, record, tools)
-        return here
+        record = open_record(self.run, signed, self.roster, tools)
+        return None if isinstance(record, Flaw) else record
 
     def with_change(self, signed: CertifiedRecord, record: StepRecord, tools: Primitives) -> "Changes":
         """These and one more, which was opened."""
@@ -114,7 +100,7 @@ class Changes:
 
     def _are_signers(self, roster: Roster, signed: CertifiedRecord, record: StepRecord, tools: Primitives) -> bool:
         after, members = record.step > record.changed, record.members == roster.members
-        return after and members and has_quorum(self.run, signed, record, roster, tools)
+        return after and members and unsigned(self.run, signed, record, roster, tools) is None
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,8 @@ from troth.protocol.core.records import StepRecord, encode_record
 from troth.protocol.core.roster import Roster, moves_with
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome, Peer, State
-from troth.protocol.recovery.history import (
-    Followed,
-    FollowedBefore,
-    follow,
-    has_quorum,
-    record_of,
-    state_after,
-    step_of,
-)
+from troth.protocol.history.follow import Followed, FollowedBefore, follow, state_after
+from troth.protocol.history.record import Flaw, record_of, sign_off, step_of, unsigned
 from troth.protocol.recovery.restart_quorum import proven, tip_of
 from troth.protocol.wire.frames import MOST_CERTIFIED_RECORDS, CertifiedRecord, RestartCertificate, SyncShown
 
@@ -143,9 +136,7 @@ class Ledger(Generic[T]):
     def certify(self, record: StepRecord, signatures: Mapping[PeerId, Signature]) -> None:
         """Note a certified record: it can be shown to others, and its step is not made again while a waiting honest member
         has it."""
-        signed = CertifiedRecord(
-            encode_record(record), {bytes(peer): bytes(signature) for peer, signature in signatures.items()}
-        )
+        signed = sign_off(record, signatures)
         if not self._certified or self._certified[-1].record != signed.record:
             self._drop(record.step)
             self._certified.append(signed)
@@ -190,13 +181,14 @@ class Ledger(Generic[T]):
             return None
         known = earlier if earlier is not None and first.step == earlier.step else self.state
         followed = self._follow(known, certified)
-        if followed is None and first.step == known.step and (known is earlier or earlier is None):
+        wrong = isinstance(followed, Flaw)
+        if wrong and first.step == known.step and (known is earlier or earlier is None):
             self._stop_if_forked(known, certified[0], first)
-        if followed is None or (known is earlier and not self._is_superseded(first, frame.begun)):
+        if isinstance(followed, Flaw) or (known is earlier and not self._is_superseded(first, frame.begun)):
             return None
         return Shown(known, followed, certified, frame.begun)
 
-    def _follow(self, known: State[T], certified: Sequence[CertifiedRecord]) -> Followed | None:
+    def _follow(self, known: State[T], certified: Sequence[CertifiedRecord]) -> Followed | Flaw:
         return follow(self._run, known, self.model_of(known), certified, self._tools, self._followed)
 
     def _is_superseded(self, by: StepRecord, begun: RestartCertificate | None) -> bool:
@@ -213,9 +205,9 @@ class Ledger(Generic[T]):
 
     def _stop_if_forked(self, known: State[T], signed: CertifiedRecord, record: StepRecord) -> None:
         """Stop if a quorum signed this record: it does not continue this peer's history, so the histories part earlier."""
-        if self._follow(known, (signed,)) is not None:
+        if isinstance(self._follow(known, (signed,)), Followed):
             return  # a later one was wrong: else one liar could stop whoever asks it
-        if has_quorum(self._run, signed, record, known.roster, self._tools):
+        if unsigned(self._run, signed, record, known.roster, self._tools) is None:
             raise ForkedError(
                 f"two histories: a quorum signed a record of step {record.step} (incarnation {record.incarnation}) that does "
                 f"not go on from this peer's, whose last is of step {self.state.step - 1} (incarnation "

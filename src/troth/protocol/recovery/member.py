@@ -18,9 +18,9 @@ from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledErr
 from troth.protocol.core.parts import commit_parts
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.state import Outcome, Peer, State
+from troth.protocol.history.record import record_of
 from troth.protocol.recovery.catch_up import CatchUp
 from troth.protocol.recovery.following import Following
-from troth.protocol.recovery.history import record_of
 from troth.protocol.recovery.invitation import Invitation
 from troth.protocol.recovery.knocking import Knocking
 from troth.protocol.recovery.ledger import Known, Ledger

@@ -11,9 +11,9 @@ from troth.protocol.broadcast.outside.catch_up_server import Archive, Served
 from troth.protocol.core.run import Parameters
 from troth.protocol.core.standing import Standing
 from troth.protocol.core.state import Peer
+from troth.protocol.history.record import step_of
 from troth.protocol.recovery.aggregates import KeptAggregates
 from troth.protocol.recovery.following import confirmed, shown_history, tip_bytes
-from troth.protocol.recovery.history import step_of
 from troth.protocol.recovery.ledger import Ledger
 from troth.protocol.wire.frames import MOST_CERTIFIED_RECORDS, CertifiedRecord, SyncShown, TipSigned
 from troth.protocol.wire.messages import Phase

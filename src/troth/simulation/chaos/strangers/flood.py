@@ -7,7 +7,7 @@ import msgspec
 from troth.crypto import Digest, Identity, PeerId, Slot, signed_bytes
 from troth.protocol.core.door import Door, best_nonce, signed_ticket
 from troth.protocol.core.records import StepRecord
-from troth.protocol.recovery.history import record_of
+from troth.protocol.history.record import record_of
 from troth.protocol.wire.frames import (
     ChunkWanted,
     Frame,

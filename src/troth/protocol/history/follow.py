@@ -4,29 +4,21 @@ A quorum of its own members signed each record, and the last one holds the diges
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ref
 
-import msgspec
-
-from troth.crypto import Digest, PeerId
-from troth.protocol.core.records import (
-    StepRecord,
-    chained_state,
-    decode_record,
-    encode_record,
-    names_content,
-    record_bytes_to_sign,
-)
+from troth.crypto import Digest
+from troth.protocol.core.records import StepRecord, chained_state, encode_record, names_content
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import Roster, scales_after
 from troth.protocol.core.run import Run
 from troth.protocol.core.scales import Scales
 from troth.protocol.core.standing import standing_digest
 from troth.protocol.core.state import LastRecord, State
+from troth.protocol.history.record import Flaw, flaw_of, open_record, record_of
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.primitives import Primitives
 
@@ -50,19 +42,61 @@ class Followed:
         return encode_record(self.records[-1])
 
 
-class _Place(NamedTuple):
-    """Where a history stands after some of its records."""
+class HistoryEnd(NamedTuple):
+    """The end of a history: what its next record has to continue."""
 
+    step: int
     model: Digest
     incarnation: int
     roster: Roster
     scales: Scales
     seeds: Digest
     roles: Digest
+    ended: bool = False
+
+    @classmethod
+    def of(cls, state: State[T], model: Digest) -> "HistoryEnd":
+        """Where a peer stands in this state, with a model of this digest."""
+        draws = state.earlier_randomness, state.randomness
+        return cls(state.step, model, state.incarnation, state.roster, state.scales, *draws, state.closed)
+
+    def after(self, record: StepRecord, run: Run) -> "HistoryEnd":
+        """Where the record leads to."""
+        return HistoryEnd(
+            record.step + 1,
+            Digest(record.state_after),
+            record.incarnation,
+            self.roster.after(record),
+            scales_after(self.scales, record, self.roster, run),
+            seeds=self.roles,
+            roles=Digest(record.randomness),
+            ended=record.ends_run,
+        )
+
+    def disagreement(self, record: StepRecord) -> str | None:
+        """Why the record, whoever signed it, is not the next one; None if it may be."""
+        if self.ended:
+            return f"the run ended in step {self.step - 1}"
+        wanted: dict[str, Any] = {
+            "step": self.step,
+            "members": self.roster.members,
+            "state before": self.model,
+            "seed randomness": self.seeds,
+            "tau": self.scales.tau,
+            "updates": self.scales.updates + record.updated,
+        }
+        wrong = [name for name, value in wanted.items() if getattr(record, name.replace(" ", "_")) != value]
+        if record.incarnation < self.incarnation:
+            wrong.append("incarnation")
+        return f"its {wrong[0]} does not continue the records before it" if wrong else None
+
+    def leads_to_standing(self, record: StepRecord, run: Run) -> bool:
+        """Whether the record, if it is the next one, names the standing after it (SPEC J8)."""
+        return record.standing == standing_digest(record, self.roster, self.scales, self.roles, run)
 
 
 _Way = list[
-    tuple[CertifiedRecord, StepRecord, _Place]
+    tuple[CertifiedRecord, StepRecord, HistoryEnd]
 ]  # records that were followed, each with the place that it led to
 
 
@@ -91,7 +125,7 @@ def follow(
     certified: Sequence[CertifiedRecord],
     tools: Primitives,
     before: FollowedBefore[T] | None = None,
-) -> Followed | None:
+) -> Followed | Flaw:
     """Records, if they continue this state and its model: each follows from the one before, and a quorum of its members signed
     it. A step that was made again has two records: those that continue the other one lead elsewhere (SPEC B5).
 
@@ -99,67 +133,42 @@ def follow(
     known_way = [] if before is None else before.of(known, model)
     pairs = zip(known_way, certified, strict=False)
     way = [passed for passed, _ in takewhile(lambda pair: pair[0][0] == pair[1], pairs)]
-    first = _Place(model, known.incarnation, known.roster, known.scales, known.earlier_randomness, known.randomness)
+    here = way[-1][2] if way else HistoryEnd.of(known, model)
     for signed in certified[len(way) :]:
-        place = _place_after(run, known.step + len(way), way[-1][2] if way else first, signed, tools)
-        if place is None:
-            return None
-        way.append((signed, *place))
+        record = open_next(run, here, signed, tools)
+        if isinstance(record, Flaw):
+            return record
+        if not here.leads_to_standing(record, run):
+            return Flaw(f"the record of step {record.step}: it names another standing than it leads to")
+        here = here.after(record, run)
+        way.append((signed, record, here))
     if before is not None:
         before.put(known, model, way)
-    return Followed(tuple(record for _, record, _ in way), way[-1][2].roster) if way else None
+    return Followed(tuple(record for _, record, _ in way), here.roster) if way else Flaw("there is no record")
 
 
-def _place_after(
-    run: Run, step: int, place: _Place, signed: CertifiedRecord, tools: Primitives
-) -> tuple[StepRecord, _Place] | None:
-    """The next record of a history that stands here, and where it leads; None if it does not continue it."""
+def open_next(run: Run, here: HistoryEnd, signed: CertifiedRecord, tools: Primitives) -> StepRecord | Flaw:
+    """The record, if a history that ends here goes on with it, whatever standing it names (SPEC B2)."""
     record = record_of(signed)
     if record is None:
-        return None
-    model, incarnation, roster, scales, seeds, roles = place
-    here = (step, roster.members, model, seeds, scales.tau, scales.updates + record.updated)
-    if flaw_of(run, signed, record, Continued(*here, incarnation), roster, tools) is not None:
-        return None
-    if record.standing != standing_digest(record, roster, scales, roles, run):
-        return None  # [J8]
-    return record, _Place(
-        Digest(record.state_after),
-        record.incarnation,
-        roster.after(record),
-        scales_after(scales, record, roster, run),
-        seeds=roles,
-        roles=Digest(record.randomness),
-    )
+        return Flaw("this is no record")
+    flaw = here.disagreement(record) or flaw_of(run, signed, record, here.roster, tools)
+    if flaw is None and not names_state(run, record):
+        flaw = "it does not name the state after it as it has to"
+    return record if flaw is None else Flaw(f"the record of step {record.step}: {flaw}")
 
 
-class Continued(NamedTuple):
-    """What a record has to say to continue a history."""
-
-    step: int
-    members: tuple[PeerId, ...]
-    state_before: Digest
-    seed_randomness: Digest
-    tau: float
-    updates: int
-    incarnation: int  # or a later one
-
-
-def flaw_of(
-    run: Run, signed: CertifiedRecord, record: StepRecord, here: Continued, roster: Roster, tools: Primitives
-) -> str | None:
-    """Why a record does not continue a history of which this is the end, or is not certified; None if it does and is."""
-    for field, wanted in here._asdict().items():
-        said = getattr(record, field)
-        if said < wanted if field == "incarnation" else said != wanted:
-            return f"its {field.replace('_', ' ')} does not continue the records before it"
-    if record.changed != roster.changed:
-        return "it does not follow the last change of the members"
-    if not has_quorum(run, signed, record, roster, tools):  # what follows takes seconds for the longest record
-        return f"fewer than {roster.quorum} of its {len(roster.members)} members signed it"
-    if (refusal := roster.refuses(record)) is not None:
-        return refusal
-    return None if names_state(run, record) else "it does not name the state after it as it has to"
+def follow_changes(run: Run, changes: Iterable[CertifiedRecord], tools: Primitives) -> Roster | Flaw:
+    """The roster after the records that changed it, all of them from the founders on (SPEC J8)."""
+    roster = Roster.founding(run)
+    for signed in changes:
+        record = open_record(run, signed, roster, tools)
+        if isinstance(record, Flaw):
+            return record
+        if not record.changes_roster:
+            return Flaw(f"the record of step {record.step} changes no members, and stands among those that do")
+        roster = roster.after(record)
+    return roster
 
 
 def names_state(run: Run, record: StepRecord) -> bool:
@@ -171,19 +180,6 @@ def names_state(run: Run, record: StepRecord) -> bool:
         return False
     before, aggregates = Digest(record.state_before), Digest(record.aggregates)
     return record.content or record.state_after == chained_state(before, aggregates, record.factor, record.updates)
-
-
-def has_quorum(run: Run, signed: CertifiedRecord, record: StepRecord, roster: Roster, tools: Primitives) -> bool:
-    """Tell whether a quorum of the roster's members signed the record (SPEC U2). Looks at no more signatures than that takes:
-    anyone may show a record that nobody signed."""
-    signers, digest, missing = roster.signers, tools.digest(signed.record), roster.quorum
-    left = [(peer, said) for peer, said in signed.signatures.items() if peer in signers]
-    while 0 < missing <= len(left):
-        peer, said = left.pop()
-        member = PeerId(peer)
-        right = tools.verify(signers[member], record_bytes_to_sign(run.id, record.step, member, digest), said)
-        missing -= right
-    return missing <= 0
 
 
 def state_after(
@@ -212,15 +208,3 @@ def state_after(
         incarnation=last.incarnation,
         last=LastRecord.of(last, before_last, tools),
     )
-
-
-def record_of(signed: CertifiedRecord) -> StepRecord | None:
-    try:
-        return decode_record(signed.record)
-    except msgspec.MsgspecError:
-        return None
-
-
-def step_of(signed: CertifiedRecord) -> int:
-    """Step of a record that was checked before."""
-    return decode_record(signed.record).step
