@@ -166,7 +166,7 @@ def follow_changes(run: Run, changes: Iterable[CertifiedRecord], tools: Primitiv
         if isinstance(record, Flaw):
             return record
         if not record.changes_roster:
-            return Flaw(f"the record of step {record.step} changes no members, and stands among those that do")
+            return Flaw("the history holds more than changes of the members")
         roster = roster.after(record)
     return roster
 
