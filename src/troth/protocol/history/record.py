@@ -90,8 +90,10 @@ def unsigned(run: Run, signed: CertifiedRecord, record: StepRecord, roster: Rost
     signers, digest, count = roster.signers, tools.digest(signed.record), len(signed.signatures)
     if count < roster.quorum:
         return f"fewer than {roster.quorum} of its {len(roster.members)} members signed it"
+    if count > len(signers):
+        return "there are more signatures than members"
     if strangers := signed.signatures.keys() - signers.keys():
-        return f"{min(strangers).hex()} signed it, and is no member"
+        return f"the signature of {min(strangers).hex()} does not fit: it is no member's"
     for peer, signature in signed.signatures.items():
         member = PeerId(peer)
         if not tools.verify(signers[member], record_bytes_to_sign(run.id, record.step, member, digest), signature):
