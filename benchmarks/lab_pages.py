@@ -13,9 +13,10 @@ from typing import Any
 
 from benchmarks.marked import fill, table
 from troth.errors import OperatorError
+from troth.lab.files import TIMES
 from troth.lab.report.measures import legend, lost_to, marks
 from troth.lab.report.numbers import Spread, mean, spread
-from troth.lab.report.reading import TIMES, read_sweep
+from troth.lab.report.reading import read_sweep
 from troth.lab.report.records import Run, Sweep
 from troth.lab.report.study import Study
 from troth.lab.report.tables import Column, number, written

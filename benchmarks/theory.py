@@ -6,7 +6,6 @@ The [fit] table of the recipe names its groups of runs. A group of `exponents` v
 """
 
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, nan, sqrt
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 
 from benchmarks.marked import fill, table
 from troth.files import write_bytes
+from troth.lab.files import RESULTS, SWEEP, read_lines, read_toml
 from troth.lab.report.figures import rendered
-from troth.lab.sweeps.store import RESULTS, SWEEP, read_lines
 
 DOCS = Path(__file__).parent.parent / "docs"
 METHODS = {"troth": "Troth", "centered-clip-momentum": "clipping, momentum", "safeguard": "Safeguard"}
@@ -211,9 +210,9 @@ def save(name: str, draw: Any, groups: Sequence[Any]) -> None:
 
 
 def main(results: Path) -> None:
-    fit = tomllib.loads((results / SWEEP).read_text(encoding="utf-8"))["fit"]
+    fit = read_toml(results / SWEEP)[0].fit
     groups: dict[str, list[Mapping[str, Any]]] = {}
-    for line in read_lines(results / RESULTS, cut=True):
+    for line in read_lines(results / RESULTS, dict[str, Any])[0]:
         if "error" not in line:
             groups.setdefault(line["labels"]["group"], []).append(line)
     exponents = [times(groups[spec["name"]], spec) for spec in fit["exponents"]]

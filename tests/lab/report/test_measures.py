@@ -4,6 +4,7 @@ import csv
 import io
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -13,7 +14,6 @@ from troth.lab.report.figures import Style, styles
 from troth.lab.report.heat import heat_maps
 from troth.lab.report.measures import (
     ban_table,
-    cost_table,
     expected_table,
     final_table,
     lost_table,
@@ -75,8 +75,10 @@ class _Near:
 
 def test_final_metrics(tmp_path: Path) -> None:
     cells = by_cell(final_table(study(tmp_path)))
-    assert cells["none", "troth"] == (near(92, 8**0.5, 2), 2, "")
-    assert cells["flip", "mean"] == (near(12, None, 1), 2, "✕"), "the seed that diverged has no number, and is counted"
+    assert cells["none", "troth"] == (near(92, 8**0.5, 2), ANY, 2, "")
+    assert cells["flip", "mean"] == (near(12, None, 1), ANY, 2, "✕"), (
+        "the seed that diverged has no number, and is counted"
+    )
 
 
 def test_what_was_lost_against_itself_and_against_the_plain_mean(tmp_path: Path) -> None:
@@ -103,14 +105,6 @@ def test_a_rule_that_removes_bans_too_and_honest_peers_are_counted(tmp_path: Pat
     assert cells["flip", "safeguard"] == (near(5, None, 1), near(10, None, 1), "1 of 1", 100.0, 1)
 
 
-def test_cost(tmp_path: Path) -> None:
-    cells = by_cell(cost_table(study(tmp_path)), labels=1)
-    assert cells["mean",][0] == pytest.approx(1.0)
-    assert cells["troth",][0] == pytest.approx((5100 / 4800 + 5280 / 4800) / 2)
-    assert cells["troth",][1] == 5200
-    assert cells["troth",][2].n == 4
-
-
 def ended(attack: str, defence: str, seed: int, accuracies: list[float | None]) -> dict[str, Any]:
     """A run that diverged at step 60, and was evaluated there for the last time."""
     line = run(attack, defence, seed, accuracies, steps=60, diverged_at=60, gradients=61 * 32)
@@ -123,12 +117,6 @@ def test_a_curve_does_not_rise_because_its_worst_seed_is_gone(tmp_path: Path) ->
     runs = [one for one in made.runs if one.labels["defence"] == "mean" and not one.calm]
     band = curve_of(made.metric, Style("#000000", ()), runs)
     assert list(band.points[-1]) == pytest.approx([150, 11, 10, 12])
-
-
-def test_the_cost_is_that_of_a_step(tmp_path: Path) -> None:
-    """A plain mean that diverges early computes few gradients, which makes no other defence expensive."""
-    runs = [run("flip", "troth", 0, [0.1, 0.9], gradients=150 * 34), ended("flip", "mean", 0, [0.1, 0.5, 0.1])]
-    assert by_cell(cost_table(study(tmp_path, runs)), labels=1)["troth",][0] == pytest.approx(34 / 32)
 
 
 def test_published_figures_beside_ours(tmp_path: Path) -> None:
@@ -255,6 +243,6 @@ def test_what_must_not_be_is_said(tmp_path: Path, outcome: dict[str, Any], says:
 def test_csv_has_plain_numbers_and_no_formulas(tmp_path: Path) -> None:
     runs = [run(attack, '=HYPERLINK("x")', seed, [0.1, 0.9]) for attack in ("none", "flip") for seed in (0, 1)]
     rows = list(csv.reader(io.StringIO(final_table(study(tmp_path, [*RUNS, *runs])).csv())))
-    assert rows[0] == ["attack", "defence", "accuracy, %", "accuracy, %, sd", "n", "marks"]
+    assert rows[0] == ["attack", "defence", "accuracy, %", "accuracy, %, sd", "seconds", "seconds, sd", "n", "marks"]
     assert rows[1][:3] == ["none", "troth", "92"]
     assert {row[1] for row in rows[1:]} == {"troth", "mean", '\'=HYPERLINK("x")'}

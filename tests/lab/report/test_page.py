@@ -56,7 +56,7 @@ def test_the_files_are_there(made: Report) -> None:
     assert {path.relative_to(folder).as_posix() for path in made.figures} == {
         f"figures/{name}.png" for name in ("curves", "heatmap-lost", "heatmap-final")
     }
-    tables = ("heatmap-lost", "heatmap-final", "lost", "bans", "cost", "final")
+    tables = ("heatmap-lost", "heatmap-final", "lost", "bans", "final")
     assert {path.name for path in made.tables} == {f"{name}.{kind}" for name in tables for kind in ("csv", "md")}
     assert all(path.is_file() for path in (*made.figures, *made.tables))
     [sweep] = made.sweeps

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from tests.lab.sweeps.tiny import TINY, inline, tiny
+from troth.lab.files import SweepError
 from troth.lab.report.reading import read_sweep
 from troth.lab.sweeps.engines import Engine, Results, local, ray
-from troth.lab.sweeps.options import SweepError
 from troth.lab.sweeps.perform import Performed, perform
 from troth.lab.sweeps.run import run_sweep
 from troth.lab.sweeps.store import Store
@@ -226,7 +226,7 @@ def test_a_run_does_not_depend_on_what_ran_in_its_process_before(tmp_path: Path)
 def test_a_damaged_file_is_refused_by_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "results.jsonl").write_text(content + "\n")
     sweep = tiny(tmp_path)
-    with pytest.raises(SweepError, match=r"results.jsonl, line 1 is no result"):
+    with pytest.raises(SweepError, match=r"results.jsonl, line 1: "):
         Store(tmp_path, sweep, sweep.plan().cells)
     assert (tmp_path / "results.jsonl").read_text() == content + "\n"
 

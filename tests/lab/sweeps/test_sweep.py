@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.lab.sweeps.tiny import TINY, tiny
+from troth.lab.files import SweepError
 from troth.lab.sweeps.file import parse_sweep, read_sweep
-from troth.lab.sweeps.options import SweepError
 from troth.lab.sweeps.perform import perform
 from troth.training import TaskError, make_task
 from troth.training.tasks import data_folder

@@ -38,14 +38,15 @@ def final_table(study: Study) -> Table:
     rows = []
     for key, runs in study.cells(study.axes).items():
         values = [spread(map(metric.scaled, runs)) for metric in metrics]
-        rows.append((*_shown(key), *values, len(runs), marks(runs)))
+        rows.append((*_shown(key), *values, spread(run.seconds for run in runs), len(runs), marks(runs)))
     return Table(
         "final",
         "Final metrics",
-        f"Mean ± standard deviation over n seeds, at the last evaluation.{legend(study)}",
+        f"Mean ± standard deviation over n seeds, at the last evaluation. Runs shared the machine.{legend(study)}",
         (
             *_axes(study.axes),
             *(Column(f"{m.name}{m.in_title}", m.digits) for m in metrics),
+            Column("seconds", 1),
             Column("n"),
             Column("marks"),
         ),
@@ -110,30 +111,6 @@ def ban_table(study: Study) -> Table | None:
             Column("runs with all liars out"),
             Column("liars out, %", 0),
             Column("honest banned"),
-        ),
-        rows,
-    )
-
-
-def cost_table(study: Study) -> Table:
-    axes = study.rest("attack", "schedule") or study.axes
-    rows = []
-    for key, runs in study.cells(axes).items():
-        times = [_ratio(run, study.mean_beside(run)) for run in runs]
-        announced = mean(run.outcome.announced_bytes_per_step for run in runs)
-        rows.append((*_shown(key), mean(times), announced, spread(run.seconds for run in runs), len(runs)))
-    return Table(
-        "cost",
-        "Cost",
-        "Gradients computed per step, as a multiple of the plain mean's with the same seed and the closest labels; bytes of "
-        "everyone's announcements that a peer receives per step; seconds that a run took, mean ± standard deviation over all "
-        "runs (they shared the machine).",
-        (
-            *_axes(axes),
-            Column("gradients, × the mean's", 3),
-            Column("announced bytes received per step", 0),
-            Column("seconds", 1),
-            Column("runs"),
         ),
         rows,
     )
@@ -238,17 +215,3 @@ def _axes(axes: Iterable[str]) -> tuple[Column, ...]:
 
 def _shown(key: Iterable[Label]) -> tuple[Cell, ...]:
     return tuple(value if isinstance(value, int | float) else show(value) for value in key)
-
-
-def _ratio(run: Run, other: Run | None) -> float | None:
-    """Step by step: the plain mean may have diverged early, and then computed few gradients in all."""
-    if other is None or not (theirs := _per_step(other)) or (ours := _per_step(run)) is None:
-        return None
-    return ours / theirs
-
-
-def _per_step(run: Run) -> float | None:
-    outcome = run.outcome
-    halted = outcome.diverged_at == outcome.steps  # gradients were computed once more, and no step was made
-    steps = outcome.steps + halted
-    return outcome.gradients / steps if outcome.gradients is not None and steps else None

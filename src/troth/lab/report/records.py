@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from troth.errors import printable
+from troth.lab.files import SweepFile
 
 Label = str | int | float | bool
 Labels = dict[str, Label]
@@ -165,31 +166,6 @@ class Expected:
     last: int  # evaluations at the end of a run whose mean is compared
 
 
-class Axes(Struct, frozen=True):
-    """Cells of `sweep.toml` that cross the same axes."""
-
-    name: str = ""
-    axes: dict[str, list[Any]] = {}
-
-
-class SweepFile(Struct, frozen=True, kw_only=True):
-    """Entries of `sweep.toml` that a report is about."""
-
-    name: str
-    title: str = ""
-    compare: str = ""
-    paired: tuple[str, str] | None = None
-    expected: list[dict[str, Any]] = []
-    seeds: tuple[int, ...] = (0,)
-    skip_impossible: bool = False
-    axes: dict[str, list[Any]] = {}
-    groups: list[Axes] = []
-
-    @property
-    def tables(self) -> list[Axes]:
-        return self.groups or [Axes(axes=self.axes)]
-
-
 @dataclass(frozen=True)
 class Sweep:
     """A sweep's folder, read."""
@@ -200,7 +176,6 @@ class Sweep:
     runs: tuple[Run, ...]
     failed: tuple[FailedRun, ...]
     torn: bool  # the last line is cut off: the sweep is unfinished
-    planned: int | None  # cells that its file describes; None where it does not say
     machines: tuple[str, ...] = ()  # where its runs were made, as far as times are there
 
     @property
@@ -212,9 +187,14 @@ class Sweep:
         return self.file.title or self.file.name
 
     @property
+    def planned(self) -> int:
+        """Cells that its file describes; 0 where it does not say."""
+        return self.file.cells if any(self.file.tables_of_axes) else 0
+
+    @property
     def missing(self) -> int:
         """Cells that have neither a result nor an error."""
-        return max(0, (self.planned or 0) - len(self.runs) - len(self.failed))
+        return max(0, self.planned - len(self.runs) - len(self.failed))
 
     @property
     def unfinished(self) -> bool:

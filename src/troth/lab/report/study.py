@@ -93,24 +93,17 @@ class Study:
 
     def plain_mean(self, run: Run) -> Run | None:
         """A run of the plain mean without liars and with this seed: the one with the most labels in common."""
-        return self._closest(run, [other for other in self._means.get(run.seed, ()) if other.calm])
-
-    def mean_beside(self, run: Run) -> Run | None:
-        """The plain mean's run with this seed, under the same attack if there is one."""
-        return self._closest(run, self._means.get(run.seed, ()))
+        task = run.config.get("task")
+        others = [other for other in self._means.get(run.seed, ()) if other.config.get("task") == task]
+        return max(others, key=lambda other: len(other.labels.items() & run.labels.items()), default=None)
 
     @cached_property
     def _means(self) -> dict[int, list[Run]]:
         found: dict[int, list[Run]] = {}
         for run in self.runs:
-            if run.defence == MEAN:
+            if run.defence == MEAN and run.calm:
                 found.setdefault(run.seed, []).append(run)
         return found
-
-    def _closest(self, run: Run, others: Sequence[Run]) -> Run | None:
-        same_task = [other for other in others if other.config.get("task") == run.config.get("task")]
-        shared = [sum(other.labels[name] == value for name, value in run.labels.items()) for other in same_task]
-        return same_task[shared.index(max(shared))] if shared else None
 
 
 def _is_number(value: Label) -> bool:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from troth.errors import printable
 from troth.files import write_bytes
+from troth.lab.files import SweepError
 from troth.lab.report.curves import axis_pictures, curve_pictures
 from troth.lab.report.heat import heat_maps
 from troth.lab.report.measures import (
     ban_table,
-    cost_table,
     expected_table,
     failed_table,
     final_table,
@@ -19,7 +19,7 @@ from troth.lab.report.measures import (
     paired_table,
 )
 from troth.lab.report.page import Block, Chapter, page
-from troth.lab.report.reading import ReportError, read_sweep, sweep_folders
+from troth.lab.report.reading import read_sweep, sweep_folders
 from troth.lab.report.records import Sweep, file_names, show
 from troth.lab.report.study import TROTH, Study
 
@@ -70,7 +70,7 @@ def _write(place: Path, files: dict[str, bytes]) -> None:
             (place / path).parent.mkdir(parents=True, exist_ok=True)
             write_bytes(place / path, content)
     except OSError as error:
-        raise ReportError(f"cannot write to {place}: {error.strerror}; choose another folder") from error
+        raise SweepError(f"cannot write to {place}: {error.strerror}; choose another folder") from error
 
 
 def sections(study: Study) -> list[tuple[str, list[Block]]]:
@@ -86,7 +86,7 @@ def sections(study: Study) -> list[tuple[str, list[Block]]]:
             ("Two defences side by side", [paired_table(study)]),
             (f"Curves{more}", curves),
             ("Over numbers", axis_pictures(study)),
-            ("Tables", [final_table(study), lost_table(study), ban_table(study), cost_table(study)]),
+            ("Tables", [final_table(study), lost_table(study), ban_table(study)]),
             ("What failed", [failed_table(study)]),
         ]
     )

@@ -5,68 +5,36 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from msgspec import Struct
-
-from troth.bounded_toml import MOST_BYTES, parse_toml
-from troth.errors import printable
-from troth.lab.sweeps.options import SweepError, check_options
-from troth.lab.sweeps.sweep import MIXED, ORDERS, Group, Sweep
+from troth.lab.files import AS_WRITTEN, MIXED, SweepError, SweepFile, parse_file, read_toml
+from troth.lab.sweeps.options import check_options
+from troth.lab.sweeps.sweep import Group, Sweep
 
 _MOST_RUNS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class _Group(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    name: str
-    fixed: dict[str, Any] = {}
-    axes: dict[str, list[Any]] = {}
-
-
-class _File(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    name: str
-    title: str = ""
-    about: str = ""
-    seeds: tuple[int, ...] = (0,)
-    skip_impossible: bool = False
-    order: str = MIXED
-    fixed: dict[str, Any] = {}
-    axes: dict[str, list[Any]] = {}
-    groups: list[_Group] = []
-    compare: str = ""
-    paired: list[str] = []
-    expected: list[dict[str, Any]] = []
-    fit: dict[str, Any] = {}
-
-
 def read_sweep(path: Path, folder: Path | None = None) -> Sweep:
     """Read a sweep's file. Files that it names are looked for beside it, or in `folder`."""
+    file, text = read_toml(path)
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise SweepError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        return parse_sweep(content.decode(), folder or path.parent)
-    except UnicodeDecodeError as error:
-        raise SweepError(f"{path} is not UTF-8: {error.reason}") from error
+        return _checked(file, text, folder or path.parent)
     except SweepError as error:
         raise SweepError(f"{path}: {error}") from error
 
 
 def parse_sweep(text: str, folder: Path) -> Sweep:
-    try:
-        file = msgspec.convert(parse_toml(text.encode(), "sweep"), _File)
-    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        raise SweepError(printable(str(error))) from error
+    return _checked(parse_file(text), text, folder)
+
+
+def _checked(file: SweepFile, text: str, folder: Path) -> Sweep:
     if not _NAME.fullmatch(file.name):
         raise SweepError(
             f"`name` is of letters, digits, dots and dashes, since a folder is named so; got {file.name!r}"
         )
     if not file.seeds or len(set(file.seeds)) != len(file.seeds):
         raise SweepError(f"`seeds` is a list of different whole numbers, got {list(file.seeds)}")
-    if file.order not in ORDERS:
-        raise SweepError(f"`order` is one of {', '.join(ORDERS)}, got {file.order!r}")
+    if file.order not in (MIXED, AS_WRITTEN):
+        raise SweepError(f"`order` is one of {MIXED}, {AS_WRITTEN}, got {file.order!r}")
     if file.groups and file.axes:
         raise SweepError("`axes` stands either above all, or in each of the `groups`")
     fixed = check_options(file.fixed, "[fixed]")
@@ -78,7 +46,9 @@ def parse_sweep(text: str, folder: Path) -> Sweep:
         raise SweepError("all `groups` have the same axes, else their runs would have no table in common")
     if len({group.name for group in groups}) != len(groups):
         raise SweepError("two `groups` have the same name")
-    sweep = Sweep(
+    if file.cells > _MOST_RUNS:
+        raise SweepError(f"these axes make {file.cells:,} runs; at most {_MOST_RUNS:,} fit into one sweep")
+    return Sweep(
         name=file.name,
         title=file.title or file.name,
         seeds=file.seeds,
@@ -87,10 +57,7 @@ def parse_sweep(text: str, folder: Path) -> Sweep:
         folder=folder.resolve(),
         skip_impossible=file.skip_impossible,
         order=file.order,
-        report={"compare": file.compare, "paired": file.paired, "expected": file.expected, "fit": file.fit},
     )
-    _check_size(sweep)
-    return sweep
 
 
 def _checked_axes(axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -106,14 +73,3 @@ def _checked_axes(axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
         if len({str(label) for label in labels}) != len(labels):
             raise SweepError(f"axis `{axis}` has a label twice: {', '.join(map(str, labels))}")
     return axes
-
-
-def _check_size(sweep: Sweep) -> None:
-    runs = 0
-    for group in sweep.groups:
-        count = len(sweep.seeds)
-        for values in group.axes.values():
-            count *= len(values)
-        runs += count
-    if runs > _MOST_RUNS:
-        raise SweepError(f"these axes make {runs:,} runs; at most {_MOST_RUNS:,} fit into one sweep")

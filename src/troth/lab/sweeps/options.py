@@ -8,7 +8,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from troth.errors import OperatorError
+from troth.lab.files import SweepError
 from troth.simulation import Scenario
 from troth.training import make_task
 
@@ -17,10 +17,6 @@ WHEN = {"early": 1 / 6, "middle": 1 / 3, "late": 2 / 3}  # start of an attack, a
 
 _OF_ATTACKS = ("attack", "attack_start", "attack_every", "attack_probability", "attack_stop")
 _NOT_HERE = {"seed": "write `seeds = [0, 1, 2]` above all tables"}
-
-
-class SweepError(OperatorError):
-    """A sweep that cannot be run, or results that are not its own; the message names the place."""
 
 
 def check_options(options: Mapping[str, Any], where: str) -> dict[str, Any]:

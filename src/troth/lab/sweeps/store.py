@@ -1,10 +1,4 @@
-"""The folder of a sweep's results: a line for each run, kept as soon as it is there, and put in order at the end.
-
-results.jsonl    one line a run: labels, configuration, metrics, curve, outcome; the same bytes for the same sweep
-times.jsonl      how long each run took, and where
-sweep.toml       the sweep itself
-set-aside.jsonl  lines of runs that a changed sweep, or another version, no longer has
-"""
+"""The folder of a sweep's results: a line for each run, kept as soon as it is there, and put in order at the end."""
 
 import json
 import os
@@ -12,15 +6,21 @@ import platform
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from troth.errors import OperatorError
+from msgspec import Struct
+
 from troth.files import lock_folder, write_bytes, write_text
-from troth.lab.sweeps.options import SweepError
+from troth.lab.files import RESULTS, SET_ASIDE, SWEEP, TIMES, SweepError, convert, read_lines
 from troth.lab.sweeps.sweep import Cell, Sweep
 from troth.version import __version__
 
-RESULTS, TIMES, SWEEP, SET_ASIDE = "results.jsonl", "times.jsonl", "sweep.toml", "set-aside.jsonl"
+
+class _Head(Struct):
+    """Parts of a line by which a run is found again."""
+
+    key: str
+    labels: dict[str, Any]
 
 
 class Store:
@@ -68,7 +68,7 @@ class Store:
     def _take_in(self) -> list[dict[str, Any]]:
         """Remember the results that are there; give those that belong to no cell. A run that failed is made again."""
         foreign = []
-        for line in read_lines(self.folder / RESULTS, cut=True):
+        for line in read_lines(self.folder / RESULTS, _checked_line)[0]:
             place = _place(line["key"], line["labels"])
             if "error" in line:
                 continue
@@ -128,35 +128,8 @@ def machine() -> str:
     return f"{platform.machine()}, {os.cpu_count()} cores, PyTorch {torch.__version__}"
 
 
-def read_lines(path: Path, *, cut: bool = False) -> list[dict[str, Any]]:
-    """Lines of a file of results, if there is one. A last line without an end is a run that was not kept; `cut` allows it."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise SweepError(f"cannot read {path}: {error}") from error
-    *whole, torn = content.split(b"\n")  # bytes: a torn line may end within a character
-    if torn and not cut:
-        raise SweepError(f"{path}: the last line is torn")
-    lines = []
-    for number, line in enumerate(whole, start=1):
-        try:
-            lines.append(_checked_line(json.loads(line.decode(), parse_constant=_no_number)))
-        except (ValueError, RecursionError) as error:
-            raise SweepError(f"{path}, line {number} is no result: {error}; move the file away") from error
-    return lines
-
-
-def _no_number(name: str) -> NoReturn:
-    raise OperatorError(f"{name} is no number of JSON")
-
-
-def _checked_line(line: Any) -> dict[str, Any]:
-    if not isinstance(line, dict) or not isinstance(line.get("key"), str):
-        raise OperatorError("it has no key")
-    if not isinstance(line.get("labels"), dict):
-        raise OperatorError("it has no labels")
+def _checked_line(line: dict[str, Any]) -> dict[str, Any]:
+    convert(line, _Head)
     return line
 
 

@@ -5,13 +5,14 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from troth.errors import OperatorError
-from troth.lab.sweeps.options import SweepError, check_options, settled
+from troth.lab.files import AS_WRITTEN, MIXED, SweepError
+from troth.lab.sweeps.options import check_options, settled
 from troth.simulation import Scenario
 from troth.specs import SpecError
 from troth.training import TaskError
@@ -19,9 +20,6 @@ from troth.training.tasks import DATA, data_folder
 from troth.version import __version__
 
 Labels = dict[str, Any]  # what each axis says of a run, and its seed
-
-MIXED, AS_WRITTEN = "mixed", "as written"
-ORDERS = (MIXED, AS_WRITTEN)
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A file, understood: what is run, and what its report is told."""
+    """A file, understood: what is run."""
 
     name: str
     title: str
@@ -74,7 +72,6 @@ class Sweep:
     folder: Path  # files that it names are looked for here
     skip_impossible: bool = False
     order: str = MIXED
-    report: Mapping[str, Any] = field(default_factory=dict)  # compare, paired, expected, fit
 
     @property
     def needs_data(self) -> bool:
