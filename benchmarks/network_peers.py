@@ -195,7 +195,7 @@ async def bare(
     """Seconds and processor seconds of every round."""
     identities = [Identity.from_secret(derive(0, "benchmark", number)) for number in range(peers)]
     limits = Limits(most_control_bytes=MB, most_bulk_bytes=4 * size, most_queued_bytes=8 * size + MB)
-    transport = TcpTransport(identities[rank], limits, admits=lambda _: True)
+    transport = TcpTransport(identities[rank], limits)
     parent.send(await transport.listen(listen))
     addresses = parent.recv()
     lines = {n: await transport.dial(addresses[n], identities[n].peer) for n in range(rank)}

@@ -26,7 +26,7 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
     """Write a file whole or not at all: a reader never sees half of it, and a crash keeps the old one."""
     write_by(path, lambda partial: partial.write_bytes(content))
 

@@ -1,6 +1,6 @@
 """libp2p transports on the loopback, for tests."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from troth.crypto import Digest
@@ -20,7 +20,6 @@ LIMITS = Limits(most_control_bytes=MB, most_bulk_bytes=64 * MB, most_queued_byte
 async def peer(
     identity: Identity | None = None,
     limits: Limits = LIMITS,
-    admits: Callable[[PeerId], bool] = lambda _: True,
     *,
     initial_peers: Sequence[str] = (),
     relays: Sequence[str] = (),
@@ -29,7 +28,6 @@ async def peer(
     made = Libp2pTransport(
         identity or Identity.generate(),
         limits,
-        admits,
         run=RUN,
         options=Libp2pOptions(tuple(initial_peers), tuple(relays), serves_relay=serves_relay),
     )

@@ -67,7 +67,6 @@ async def main(role: str, secret: str, relay: str = "", peer: str = "") -> None:
     transport = Libp2pTransport(
         Identity.from_secret(bytes.fromhex(secret)),
         LIMITS,
-        lambda _: True,
         run=RUN,
         options=Libp2pOptions(relays=(relay,) if role != "relay" else (), serves_relay=role == "relay"),
     )

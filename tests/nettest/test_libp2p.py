@@ -104,23 +104,6 @@ def test_another_key_than_the_expected_one_is_not_talked_to() -> None:
     run(main())
 
 
-def test_a_key_that_is_not_admitted_is_told_so() -> None:
-    async def main() -> None:
-        bob, friend = Identity.generate(), Identity.generate()
-        async with (
-            peer(bob, admits=lambda who: who == friend.peer) as listener,
-            peer() as stranger,
-            peer(friend) as known,
-        ):
-            address = await listener.listen(ANYWHERE)
-            with pytest.raises(UnreachableError, match="not admitted here"):
-                await stranger.dial(address, bob.peer)
-            _, far = await meet(known, listener, address, bob.peer)
-            assert far.peer == friend.peer
-
-    run(main())
-
-
 def test_nobody_there() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as closed:
@@ -227,7 +210,7 @@ def test_without_hivemind_the_error_names_the_way_out(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(bindings, "import_module", missing)
     with pytest.raises(OperatorError, match=r"pip install 'troth\[libp2p\]'"):
-        Libp2pTransport(Identity.generate(), LIMITS, lambda _: True, run=RUN)
+        Libp2pTransport(Identity.generate(), LIMITS, run=RUN)
 
 
 def test_nothing_is_left_behind() -> None:

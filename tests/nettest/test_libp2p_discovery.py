@@ -202,7 +202,6 @@ def test_a_mesh_comes_about_among_peers_that_know_only_keys() -> None:
                 transport = Libp2pTransport(
                     key,
                     LIMITS,
-                    lambda _: True,
                     run=RUN,
                     options=Libp2pOptions(
                         tuple(public), relays=tuple(public) if hidden else (), serves_relay=number == 0

@@ -16,7 +16,7 @@ def test_memory_is_given_back_once_after_a_crowd(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tcp, "_TIDY_S", 0.2)
 
     async def crowd() -> int:
-        transport = tcp.TcpTransport(Identity.generate(), Limits(1 << 16, 1 << 20, 1 << 22), admits=lambda _: True)
+        transport = tcp.TcpTransport(Identity.generate(), Limits(1 << 16, 1 << 20, 1 << 22))
         host, port = (await transport.listen("127.0.0.1:0")).rsplit(":", 1)
         with patch.object(tcp, "give_back_memory", wraps=give_back_memory) as given:
             for _ in range(20):

@@ -48,7 +48,7 @@ def test_a_member_says_whether_it_reaches_the_key_that_asks() -> None:
     async def part(member: _Member) -> None:
         here, elsewhere = free_address(), free_address()
         limits = Limits(1 << 20, 1 << 20, 1 << 22)
-        mine, others = (TcpTransport(one, limits, admits=lambda _: True) for one in (ASKER, STRANGERS[1]))
+        mine, others = (TcpTransport(one, limits) for one in (ASKER, STRANGERS[1]))
         await mine.listen(here)
         await others.listen(elsewhere)
         for address, reached in ((free_address(), False), (elsewhere, False), (here, True)):

@@ -77,7 +77,7 @@ class _Pair:
 
     @staticmethod
     def transport(identity: Identity) -> TcpTransport:
-        return TcpTransport(identity, Limits(1 << 16, 1 << 20, 1 << 22), admits=lambda _: True)
+        return TcpTransport(identity, Limits(1 << 16, 1 << 20, 1 << 22))
 
     async def until(self, what: Any) -> None:
         async with asyncio.timeout(10):

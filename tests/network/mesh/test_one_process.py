@@ -42,7 +42,7 @@ class _Peer:
         self.notes: list[str] = []
         self._here = here
         self._limits = Limits(1 << 16, 1 << 20, 1 << 22, ping_s=0.2, idle_s=5.0)
-        self._transport = TcpTransport(identity, self._limits, admits=lambda _: True)
+        self._transport = TcpTransport(identity, self._limits)
         hello = Hello(**{**HELLO, "member": identity.peer, "process": process})
         self.mesh = Mesh(
             self._transport,
@@ -98,7 +98,7 @@ class _Run:
         return _Peer(self.ids[number], self.addresses, process, self._liars, here)
 
     def stranger(self, identity: Identity) -> TcpTransport:
-        return TcpTransport(identity, Limits(1 << 16, 1 << 20, 1 << 22), admits=lambda _: True)
+        return TcpTransport(identity, Limits(1 << 16, 1 << 20, 1 << 22))
 
 
 async def until(what: Callable[[], Any]) -> None:

@@ -35,7 +35,7 @@ class _Member:
         self._guests: list[TcpTransport] = []
 
     async def __aenter__(self) -> "_Member":
-        transport = TcpTransport(MEMBER, self.limits, admits=lambda _: True)
+        transport = TcpTransport(MEMBER, self.limits)
         await transport.listen(self.address)
         hello = Hello(**{**HELLO, "member": MEMBER.peer})
         addresses = {MEMBER.peer: self.address, FOUNDER.peer: ""}
@@ -52,7 +52,7 @@ class _Member:
             await guest.close()
 
     async def dialled_by(self, identity: Identity) -> StreamConnection:
-        self._guests.append(TcpTransport(identity, self.limits, admits=lambda _: True))
+        self._guests.append(TcpTransport(identity, self.limits))
         connection = await self._guests[-1].dial(self.address, MEMBER.peer)
         connection.recognise(known=True)
         return connection

@@ -60,10 +60,8 @@ def anyone(_: PeerId) -> bool:
 
 
 @asynccontextmanager
-async def transport(
-    limits: Limits = LIMITS, admits: Callable[[PeerId], bool] = anyone, identity: Identity | None = None
-) -> AsyncIterator[TcpTransport]:
-    made = TcpTransport(identity or Identity.generate(), limits, admits)
+async def transport(limits: Limits = LIMITS, identity: Identity | None = None) -> AsyncIterator[TcpTransport]:
+    made = TcpTransport(identity or Identity.generate(), limits)
     try:
         yield made
     finally:

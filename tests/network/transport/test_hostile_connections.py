@@ -175,11 +175,14 @@ def test_another_protocol_inside_tls_is_turned_away() -> None:
 
 def test_messages_of_a_refused_key_are_not_read() -> None:
     async def main() -> None:
-        async with transport(admits=lambda _: False) as listener:
+        identity = Identity.generate()
+        async with transport(replace(LIMITS, most_connections=1), identity) as listener, transport() as guest:
             address = await listener.listen("127.0.0.1:0")
+            await guest.dial(address, identity.peer)
+            await listener.accept()
             async with raw_peer(address) as stranger:
                 stranger.writer.write((HEADER.pack(Kind.CONTROL, 4, 4) + b"hear") * 1000)
-                await stranger.reader.readuntil(b"not admitted")
+                await stranger.reader.readuntil(b"no place left")
             await until(lambda: not listener._tasks)
             assert not listener._pool._unaccepted
 

@@ -10,7 +10,7 @@ from troth.errors import OperatorError
 from troth.network.transport.base import LocalPeer, Transport
 from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS, libp2p_address
 
-LOCAL = LocalPeer(Identity.from_secret(b"l" * 32), LIMITS, anyone, Digest(bytes(32)), anyone)
+LOCAL = LocalPeer(Identity.from_secret(b"l" * 32), LIMITS, Digest(bytes(32)), anyone)
 
 
 @pytest.mark.parametrize("name", TRANSPORTS)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.network.transport.endpoints import HASTY, LIMITS, anyone, open_files, run, transport, until
+from tests.network.transport.endpoints import HASTY, LIMITS, open_files, run, transport, until
 from troth.crypto.identity import Identity
 from troth.network.transport.addresses import split_address
 from troth.network.transport.base import Lane, Transport, TransportClosedError, UnreachableError
@@ -60,28 +60,6 @@ def test_another_key_than_the_one_dialled() -> None:
             address = await listener.listen("127.0.0.1:0")
             with pytest.raises(UnreachableError, match="another key answers"):
                 await dialler.dial(address, Identity.generate().peer)
-
-    run(main())
-
-
-def test_a_key_that_is_not_admitted_is_told_so() -> None:
-    async def main() -> None:
-        identity, friend = Identity.generate(), Identity.generate()
-
-        def admits(peer: bytes) -> bool:
-            return peer == friend.peer
-
-        async with (
-            transport(identity=identity, admits=admits) as listener,
-            transport() as stranger,
-            transport(identity=friend) as welcome,
-        ):
-            address = await listener.listen("127.0.0.1:0")
-            with pytest.raises(UnreachableError, match="not admitted"):
-                await stranger.dial(address, identity.peer)
-            await welcome.dial(address, identity.peer)
-            assert (await listener.accept()).peer == friend.peer
-            assert not listener._pool._unaccepted
 
     run(main())
 
@@ -265,4 +243,4 @@ def test_without_file_descriptors_accepting_pauses_and_goes_on() -> None:
 
 
 def test_a_transport_can_be_made_without_a_loop() -> None:
-    TcpTransport(Identity.generate(), LIMITS, anyone)
+    TcpTransport(Identity.generate(), LIMITS)

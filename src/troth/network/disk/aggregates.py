@@ -5,7 +5,7 @@ but each update is a pure function of the model before it and the aggregate, and
 """
 
 import os
-import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from io import FileIO
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from troth.crypto import CHUNK_BYTES, Digest
-from troth.files import read_into, write_by
+from troth.files import read_into, write_bytes
 from troth.network.disk.step_files import step_files
 from troth.protocol.broadcast.outside.catch_up_server import Served
 from troth.protocol.core.parts import Bounds, part_bounds
@@ -38,8 +38,8 @@ class AggregateFiles:
         self._since = self._next = 0  # the files reach from a saved model, or the first, to the step before `_next`
         self._models: dict[int, Digest] = {}  # digests of the states that they lead to, by the step that begins there
         self._named: dict[Digest, tuple[int, Bounds]] = {}  # steps and parts, by the aggregate's digest in its record
-        self._writer: threading.Thread | None = None
-        self._failure: OSError | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="aggregates")
+        self._written: Future[None] | None = None
 
     def add(self, state: State[Training]) -> bool:
         """Write the aggregate of the step before this state. False if it does not continue the files: the model must be saved."""
@@ -51,7 +51,8 @@ class AggregateFiles:
             return False  # the files hold a step that was discarded, and made again
         kept = state.audit_records.get(record.step)
         if kept is not None:
-            self._start(record.step, kept.aggregate_D)  # without an update too: audits need it (SPEC K1)
+            numbers = Blob.of(kept.aggregate_D).view  # without an update too: audits need it (SPEC K1)
+            self._written = self._thread.submit(write_bytes, self._path(record.step), numbers)
             self._named = {name: one for name, one in self._named.items() if one[0] != record.step}
             self._named[Digest(record.aggregates)] = record.step, kept.bounds
         elif record.updated:
@@ -74,12 +75,9 @@ class AggregateFiles:
 
     def wait(self) -> None:
         """Wait until everything is on disk. Raises OSError if it could not be written."""
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+        if self._written is not None:
+            written, self._written = self._written, None
+            written.result()
 
     def read(self, record: StepRecord) -> Tensor | None:
         """The aggregate of a step, if it is here and is the one that the record names."""
@@ -115,17 +113,6 @@ class AggregateFiles:
     def _index(self, step: int, bounds: Bounds) -> bytes:
         found = self.read_parts(step, bounds)
         return b"" if found is None else served_aggregate(found[0], bounds).index
-
-    def _start(self, step: int, aggregate_D: Tensor) -> None:
-        numbers = Blob.of(aggregate_D).view
-        self._writer = threading.Thread(target=self._write, args=(self._path(step), numbers), name="aggregates")
-        self._writer.start()
-
-    def _write(self, path: Path, numbers: memoryview) -> None:
-        try:
-            write_by(path, lambda partial: partial.write_bytes(numbers))
-        except OSError as error:
-            self._failure = error
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:09}.aggregate"

@@ -151,29 +151,28 @@ class Checkpoints:
     ) -> bool:
         """Write a checkpoint; return whether with its model, which `whole` asks for. Everything that the marks name must be on
         disk already. For each step of which an audit is owed, the newest model up to there is kept, beside the last few."""
-        name = f"step-{state.step:09}"
         writes = whole or self._saves_model(state)
         content = state.model if state.content else self._work.digest(state.training) if writes else None
-        saved = self._saved(state, content, marks or Marks())
-        try:
-            if writes:
-                began = self._clock()
-                self._write(state.step, state.training)
-                self._next, self._saved_at = self._clock() + _SELDOM * (self._clock() - began), state.step
-            write_bytes(self._folder / f"{name}.json", _text(saved))
-            self._prune(owed)
-        except OSError as error:
-            raise self._cannot_write(error) from error
+        self._put(self._saved(state, content, marks or Marks()), state.training if writes else None, owed)
         return writes
 
     def save_standing(self, state: State[Training], lacks: Digest, marks: Marks) -> None:
         """Write a checkpoint of a state whose model, with this digest, is not here yet."""
+        self._put(self._saved(replace(state, model=lacks), None, marks), None, ())
+
+    def _put(self, saved: SavedState, training: Training | None, owed: Collection[int]) -> None:
+        path = self._folder / f"step-{saved.step:09}.json"
         try:
-            saved = self._saved(replace(state, model=lacks), None, marks)
-            write_bytes(self._folder / f"step-{state.step:09}.json", _text(saved))
-            self._prune(())
+            if training is not None:
+                began = self._clock()
+                write_by(path.with_suffix(".safetensors"), lambda partial: self._work.write(training, partial))
+                self._next, self._saved_at = self._clock() + _SELDOM * (self._clock() - began), saved.step
+            write_bytes(path, _text(saved))
+            self._prune(owed)
         except OSError as error:
-            raise self._cannot_write(error) from error
+            raise CheckpointError(
+                f"cannot write a checkpoint to {self._folder}: {error.strerror}; make room there and join again"
+            ) from error
 
     def _saved(self, state: State[Training], content: Digest | None, marks: Marks) -> SavedState:
         return SavedState(
@@ -191,11 +190,6 @@ class Checkpoints:
             state.last,
             marks,
         ).checked()
-
-    def _cannot_write(self, error: OSError) -> CheckpointError:
-        return CheckpointError(
-            f"cannot write a checkpoint to {self._folder}: {error.strerror}; make room there and join again"
-        )
 
     def _saves_model(self, state: State[Training]) -> bool:
         """A small model always; a large one where its record names its content, so that others can take it from this peer after a
@@ -282,10 +276,6 @@ class Checkpoints:
     def digest(self, training: Training) -> Digest:
         return self._work.digest(training)
 
-    def _write(self, step: int, training: Training) -> None:
-        path = self._folder / f"step-{step:09}.safetensors"
-        write_by(path, lambda partial: self._work.write(training, partial))
-
     def model(self, step: int, digest: Digest) -> Training | None:
         """The model of an earlier step, if it is still there."""
         return self._model(self._folder / f"step-{step:09}.safetensors", digest)
@@ -325,21 +315,19 @@ def find_model(place: Path, run: Digest, work: TrainingWork) -> SavedModel:
         if isinstance(found, SavedModel):
             return found
         raise CheckpointError(f"{place} is no checkpoint of this run, or is damaged: name another, or a peer's folder")
-    damaged: list[Path] = []
+    damaged: Path | None = None
     for path in _models(place):
         found = _saved_model(path, run, work)
-        if isinstance(found, SavedModel) and not damaged:
-            return found
-        if isinstance(found, SavedModel):
-            raise CheckpointError(
-                f"{damaged[0]} is damaged: name another member's folder; or in place of {place} the newest that is whole, {path}"
-            )
         if found is _Lack.DAMAGED:
-            damaged.append(path)
-    if damaged:
-        raise CheckpointError(
-            f"{damaged[0]} is damaged, and no older model here is whole: name another member's folder"
-        )
+            damaged = damaged or path
+        elif isinstance(found, SavedModel):
+            if damaged is None:
+                return found
+            raise CheckpointError(
+                f"{damaged} is damaged: name another member's folder; or in place of {place} the newest that is whole, {path}"
+            )
+    if damaged is not None:
+        raise CheckpointError(f"{damaged} is damaged, and no older model here is whole: name another member's folder")
     raise CheckpointError(f"{place} holds no checkpoint: name a peer's folder, or one of its checkpoints")
 
 

@@ -47,8 +47,7 @@ class NodeNetwork:
         self._belonging = frozenset(self._founders)  # members and candidates
         addresses = {founder: address or self._lookup for founder, address in self._founders.items()}
         known = {founder: address for founder, address in self._founders.items() if address}
-        # Anyone may connect: the mesh asks who it is.
-        local = LocalPeer(me, limits, lambda _: True, manifest.run.id, lambda peer: peer in self._belonging, known)
+        local = LocalPeer(me, limits, manifest.run.id, lambda peer: peer in self._belonging, known)
 
         async def make_mesh() -> Mesh:
             transport = options.transport.make(local)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from troth.crypto import PeerId
+from troth.events.words import duration
 from troth.network.disk.room import check_room, least_room
 from troth.network.node.options import NodeOptions
 from troth.protocol.core.records import Returned
@@ -148,10 +149,3 @@ def _mb(count: int) -> str:
 
 def _steps(left: StepsLeft) -> str:
     return f"catching up: {left.count} step{'' if left.count == 1 else 's'} left, as far as this peer knows"
-
-
-def duration(seconds: float) -> str:
-    """A time for people: seconds, minutes or hours."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

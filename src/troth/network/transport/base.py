@@ -103,10 +103,10 @@ class Transport(Protocol):
         """Start accepting at `host:port` (`[v6]:port`; port 0: any free one); the real address. Raises ListenError."""
 
     async def dial(self, address: str, peer: PeerId) -> "StreamConnection":
-        """A connection to `peer`, which has admitted us. Raises UnreachableError, also if another key answers."""
+        """A connection to `peer`, which has taken us. Raises UnreachableError, also if another key answers."""
 
     async def accept(self) -> "StreamConnection":
-        """The next connection that an admitted peer began. Raises TransportClosedError after `close`."""
+        """The next connection that somebody else began, whoever that is. Raises TransportClosedError after `close`."""
 
     async def close(self) -> None:
         """Stop listening and hang up on everybody; returns within about a second."""
@@ -118,7 +118,6 @@ class LocalPeer:
 
     identity: Identity
     limits: Limits
-    admits: Callable[[PeerId], bool]  # whose connections are accepted
     run: Digest
     belongs: Callable[
         [PeerId], bool

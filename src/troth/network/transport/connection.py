@@ -193,7 +193,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._feed()
 
     async def greeted(self) -> None:
-        """Wait for the first sign that the other side has admitted us, or for the end."""
+        """Wait for the first sign that the other side has taken us, or for the end."""
         await asyncio.shield(self._greeted)
 
     def abandon(self) -> None:
@@ -225,7 +225,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.peer = verdict
         self._tick()
         if not self.dialled:
-            self._emit(PING)  # tells the dialler that it was admitted: TLS 1.3 alone would not
+            self._emit(PING)  # tells the dialler that it was taken: TLS 1.3 alone would not
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._assembler.buffer()

@@ -2,8 +2,8 @@
 
 A stranger costs at most one of `most_handshakes` places for at most `handshake_s`. When all places are taken, the oldest
 handshake from the address that holds most of them makes room, so that a flood from one address only crowds out itself.
-After the handshake the stranger's key is known, and `admits` decides. Until the layer above recognises it, it has one of
-`most_unknown` places, which make room by the same rule.
+After the handshake the stranger's key is known. Until the layer above recognises it, it has one of `most_unknown` places, which
+make room by the same rule.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ import os
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -49,15 +48,14 @@ class TcpOptions:
         return f"0.0.0.0:{port or 0}"
 
     def make(self, local: LocalPeer) -> "TcpTransport":
-        return TcpTransport(local.identity, local.limits, local.admits)
+        return TcpTransport(local.identity, local.limits)
 
 
 class TcpTransport:
-    """See Transport. `admits` says whose connections are accepted; it is asked once per connection, in the event loop."""
+    """See Transport."""
 
-    def __init__(self, identity: Identity, limits: Limits, admits: Callable[[PeerId], bool]) -> None:
+    def __init__(self, identity: Identity, limits: Limits) -> None:
         self._limits = limits
-        self._admits = admits
         self._server_context = server_context(identity)
         self._client_context = client_context(identity)
         self._listeners: list[socket.socket] = []
@@ -263,8 +261,6 @@ class TcpTransport:
             return "your certificate holds no key of a peer"
         if tls.selected_alpn_protocol() != PROTOCOL:
             return f"you do not speak {PROTOCOL}"
-        if not self._admits(peer):
-            return f"the key {peer.hex()[:16]} is not admitted here"
         if (
             self._pool.accepted > self._limits.most_connections and not self._pool.make_place()
         ):  # this one is among them

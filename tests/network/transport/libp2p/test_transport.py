@@ -36,10 +36,9 @@ def internet(monkeypatch: pytest.MonkeyPatch) -> Internet:
 async def peer(
     identity: Identity,
     options: Libp2pOptions | None = None,
-    admits: Callable[[PeerId], bool] = anyone,
     keeps: Callable[[PeerId], bool] = anyone,
 ) -> AsyncIterator[Libp2pTransport]:
-    made = Libp2pTransport(identity, LIMITS, admits, run=RUN, options=options, keeps=keeps)
+    made = Libp2pTransport(identity, LIMITS, run=RUN, options=options, keeps=keeps)
     try:
         yield made
     finally:
@@ -72,15 +71,6 @@ def test_peers_meet_at_an_address_and_through_the_dht() -> None:
                     await dialler.dial("dht:", Identity.generate().peer)
                 with pytest.raises(UnreachableError, match="cannot reach it: nobody there"):
                     await dialler.dial("127.0.0.1:4002", BOB.peer)
-
-    run(main())
-
-
-def test_a_key_that_is_not_admitted_is_told_so() -> None:
-    async def main() -> None:
-        async with peer(BOB, admits=lambda _: False) as listener, peer(ALICE) as stranger:
-            with pytest.raises(UnreachableError, match="not admitted here"):
-                await stranger.dial(await listener.listen(ANYWHERE), BOB.peer)
 
     run(main())
 
@@ -192,7 +182,7 @@ def test_the_manifest_is_a_way_into_the_dht() -> None:
     """Founders that have an address are the initial peers, unless others are given."""
     home = f"/ip4/203.0.113.5/tcp/4001/p2p/{libp2p_name(BOB.peer)}"
     other = f"/ip4/203.0.113.9/tcp/4001/p2p/{libp2p_name(ALICE.peer)}"
-    local = LocalPeer(ALICE, LIMITS, anyone, RUN, anyone, {BOB.peer: "203.0.113.5:4001", ALICE.peer: ""})
+    local = LocalPeer(ALICE, LIMITS, RUN, anyone, {BOB.peer: "203.0.113.5:4001", ALICE.peer: ""})
     for options, expected in (
         (Libp2pOptions(), (home,)),
         (Libp2pOptions(relays=(other, home)), (other, home)),

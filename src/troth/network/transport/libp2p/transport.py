@@ -87,7 +87,6 @@ class Libp2pOptions:
         return Libp2pTransport(
             local.identity,
             local.limits,
-            local.admits,
             run=local.run,
             options=replace(self, initial_peers=entrances),
             keeps=local.belongs,
@@ -105,7 +104,6 @@ class Libp2pTransport:
         self,
         identity: Identity,
         limits: Limits,
-        admits: Callable[[PeerId], bool],
         *,
         run: Digest,
         options: Libp2pOptions | None = None,
@@ -115,7 +113,6 @@ class Libp2pTransport:
         keeper = Keeper(run, keeps, time.time)
         self._identity = identity
         self._limits = limits
-        self._admits = admits
         self._pool = ConnectionPool(limits, self._let_go)
         self._setup = NodeSetup(
             load_hivemind(),
@@ -331,8 +328,6 @@ class Libp2pTransport:
     def _vet_stranger(self, peer: PeerId | None) -> PeerId | str:
         if peer is None:
             return "your key is not an Ed25519 key"
-        if not self._admits(peer):
-            return f"the key {peer.hex()[:16]} is not admitted here"
         if self._pool.closed:
             return "no place left"
         if self._pool.accepted >= self._limits.most_connections and not self._pool.make_place():
