@@ -68,7 +68,7 @@ def test_steps_left_are_told_where_they_take_a_while() -> None:
 
 
 def test_times_are_short() -> None:
-    assert [duration(seconds) for seconds in (0.4, 89, 95, 3600, 7200)] == ["0 s", "89 s", "2 min", "60 min", "2.0 h"]
+    assert [duration(seconds) for seconds in (0.4, 89, 120, 3600, 7200)] == ["0 s", "89 s", "2 min", "60 min", "2 h"]
 
 
 SEAT, FIRST, SECOND = KEYS[0], PeerId(bytes([1]) * 32), PeerId(bytes([2]) * 32)
