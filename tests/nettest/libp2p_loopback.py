@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from troth.crypto import Digest
 from troth.crypto.identity import Identity, PeerId
-from troth.network.transport.base import Limits
+from troth.network.transport.base import Limits, LocalPeer
 from troth.network.transport.connection import StreamConnection
 from troth.network.transport.libp2p.discovery import Discovery
 from troth.network.transport.libp2p.node import Libp2pNode
@@ -26,10 +26,8 @@ async def peer(
     serves_relay: bool = False,
 ) -> AsyncIterator[Libp2pTransport]:
     made = Libp2pTransport(
-        identity or Identity.generate(),
-        limits,
-        run=RUN,
-        options=Libp2pOptions(tuple(initial_peers), tuple(relays), serves_relay=serves_relay),
+        LocalPeer(identity or Identity.generate(), limits, RUN, lambda _: True),
+        Libp2pOptions(tuple(initial_peers), tuple(relays), serves_relay=serves_relay),
     )
     try:
         yield made

@@ -13,7 +13,7 @@ import time
 
 from tests.nettest.libp2p_loopback import LIMITS, MB, RUN, node_of
 from troth.crypto.identity import Identity, PeerId
-from troth.network.transport.base import Lane
+from troth.network.transport.base import Lane, LocalPeer
 from troth.network.transport.connection import StreamConnection
 from troth.network.transport.libp2p.transport import Libp2pOptions, Libp2pTransport
 
@@ -65,10 +65,8 @@ async def talk(transport: Libp2pTransport, peer: PeerId) -> None:
 
 async def main(role: str, secret: str, relay: str = "", peer: str = "") -> None:
     transport = Libp2pTransport(
-        Identity.from_secret(bytes.fromhex(secret)),
-        LIMITS,
-        run=RUN,
-        options=Libp2pOptions(relays=(relay,) if role != "relay" else (), serves_relay=role == "relay"),
+        LocalPeer(Identity.from_secret(bytes.fromhex(secret)), LIMITS, RUN, lambda _: True),
+        Libp2pOptions(relays=(relay,) if role != "relay" else (), serves_relay=role == "relay"),
     )
     try:
         tell(address=await transport.listen(relay if role == "relay" else "0.0.0.0:0"))

@@ -19,7 +19,7 @@ from troth.crypto.identity import Identity
 from troth.network.mesh.inbox import Inbox
 from troth.network.mesh.mesh import Mesh
 from troth.network.mesh.session import VERSION, Hello
-from troth.network.transport.base import Lane, ListenError, UnreachableError
+from troth.network.transport.base import Lane, ListenError, LocalPeer, UnreachableError
 from troth.network.transport.libp2p import transport as libp2p
 from troth.network.transport.libp2p.bindings import load_hivemind
 from troth.network.transport.libp2p.multiaddr import libp2p_name
@@ -200,12 +200,8 @@ def test_a_mesh_comes_about_among_peers_that_know_only_keys() -> None:
             for number, (key, inbox) in enumerate(zip(keys, inboxes, strict=True)):
                 hidden = number >= 2
                 transport = Libp2pTransport(
-                    key,
-                    LIMITS,
-                    run=RUN,
-                    options=Libp2pOptions(
-                        tuple(public), relays=tuple(public) if hidden else (), serves_relay=number == 0
-                    ),
+                    LocalPeer(key, LIMITS, RUN, lambda _: True),
+                    Libp2pOptions(tuple(public), relays=tuple(public) if hidden else (), serves_relay=number == 0),
                 )
                 address = await transport.listen("" if hidden else ANYWHERE)
                 public = public or [address]

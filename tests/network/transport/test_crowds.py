@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.network.transport.endpoints import LIMITS, anyone, raw_peer, run, transport, until
+from tests.network.transport.endpoints import LIMITS, raw_peer, run, transport, until
 from troth.crypto.identity import Identity, PeerId
 from troth.network.transport.base import Limits, UnreachableError
 from troth.network.transport.connection import StreamConnection, Vetting
@@ -21,7 +21,7 @@ class Watched(TcpTransport):
     """Remembers its connections without keeping them."""
 
     def __init__(self, identity: Identity, limits: Limits) -> None:
-        super().__init__(identity, limits, anyone)
+        super().__init__(identity, limits)
         self.all: weakref.WeakSet[StreamConnection] = weakref.WeakSet()
         made = self._pool.new_connection
 

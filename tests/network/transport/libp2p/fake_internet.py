@@ -85,7 +85,7 @@ class Internet:
             listen.append(f"{host}/tcp/{self.next_port if port == '0' else port}")
             self.next_port += port == "0"
         node = FakeNode(self, setup, options, listen)
-        self.nodes[libp2p_id(setup.identity.peer)] = node
+        self.nodes[libp2p_id(setup.local.identity.peer)] = node
         return node
 
 
@@ -111,8 +111,8 @@ class FakeNode:
         return self.listen
 
     async def stop(self) -> None:
-        if self._internet.nodes.get(libp2p_id(self.setup.identity.peer)) is self:
-            del self._internet.nodes[libp2p_id(self.setup.identity.peer)]
+        if self._internet.nodes.get(libp2p_id(self.setup.local.identity.peer)) is self:
+            del self._internet.nodes[libp2p_id(self.setup.local.identity.peer)]
         self.ended = True
         await asyncio.gather(*self._serving)
 
@@ -128,7 +128,7 @@ class FakeNode:
         near, far = socket.socketpair()
         other = self._internet.nodes[libp2p_id(peer)]
         reader, writer = await asyncio.open_unix_connection(sock=far)
-        info = StreamInfo(FakeName(libp2p_id(self.setup.identity.peer)))
+        info = StreamInfo(FakeName(libp2p_id(self.setup.local.identity.peer)))
         task = asyncio.ensure_future(other.setup.on_stream(other.control, info, reader, writer))  # type: ignore[arg-type]
         other._serving.add(task)
         task.add_done_callback(other._serving.discard)

@@ -38,7 +38,7 @@ async def peer(
     options: Libp2pOptions | None = None,
     keeps: Callable[[PeerId], bool] = anyone,
 ) -> AsyncIterator[Libp2pTransport]:
-    made = Libp2pTransport(identity, LIMITS, run=RUN, options=options, keeps=keeps)
+    made = Libp2pTransport(LocalPeer(identity, LIMITS, RUN, keeps), options or Libp2pOptions())
     try:
         yield made
     finally:

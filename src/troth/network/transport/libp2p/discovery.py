@@ -46,13 +46,13 @@ class Discovery:
         if addresses == self.published and time.monotonic() < self._publish_at:
             return
         self.published, self._publish_at = addresses, time.monotonic() + _REPUBLISH_S
-        if addresses and not (setup.keeper.keeps(setup.identity.peer) and await self._store(addresses)):
+        if addresses and not (setup.keeper.keeps(setup.local.identity.peer) and await self._store(addresses)):
             self._publish_at = 0.0
 
     async def _store(self, addresses: tuple[str, ...]) -> bool:
         setup, until = self._setup, time.time() + LASTS_S
-        record = encode_peer_record(setup.identity, setup.run, until, addresses)
-        return bool(await self.node.dht.store(dht_key(setup.run, setup.identity.peer), record, until))
+        record = encode_peer_record(setup.local.identity, setup.local.run, until, addresses)
+        return bool(await self.node.dht.store(dht_key(setup.local.run, setup.local.identity.peer), record, until))
 
     async def join_when_due(self) -> None:
         if time.monotonic() >= self._join_at:
@@ -75,11 +75,11 @@ class Discovery:
     async def _meet(self, address: str) -> bool:
         where, _, name = address.rpartition("/p2p/")
         other = self._setup.hivemind.PeerID.from_base58(name)
-        if other.to_bytes() == libp2p_id(self._setup.identity.peer):
+        if other.to_bytes() == libp2p_id(self._setup.local.identity.peer):
             return True
         with suppress(TimeoutError, OSError, EOFError, DaemonError):
-            async with asyncio.timeout(self._setup.handshake_s):
-                await self.node.control.connect(other.to_bytes(), [where], self._setup.handshake_s)
+            async with asyncio.timeout(self._setup.local.limits.handshake_s):
+                await self.node.control.connect(other.to_bytes(), [where], self._setup.local.limits.handshake_s)
             met = await self.node.dht.protocol.call_ping(other) is not None
             asked = time.time()
             if met and (theirs := await self.node.clock_of(other)) is not None:
@@ -103,7 +103,7 @@ class Discovery:
         Searching on for something better takes as long as a liar wants: it sends us to neighbours that do not exist.
         """
         setup = self._setup
-        key = dht_key(setup.run, peer)
+        key = dht_key(setup.local.run, peer)
         setup.keeper.wanted.add(peer)
         try:
             async with asyncio.timeout(_LOOKUP_S):
@@ -113,7 +113,7 @@ class Discovery:
         finally:
             setup.keeper.wanted.discard(peer)
         raw = found.value if found is not None else None
-        record = decode_peer_record(raw, setup.run, time.time()) if isinstance(raw, bytes) else None
+        record = decode_peer_record(raw, setup.local.run, time.time()) if isinstance(raw, bytes) else None
         if record is None or record.peer != peer:
             raise UnreachableError(f"nobody in the DHT knows where {peer.hex()[:16]} is")
         return record.addresses

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from troth.crypto.hashing import Digest
-from troth.crypto.identity import Identity
+from troth.network.transport.base import LocalPeer
 from troth.network.transport.libp2p.addresses import own_addresses
 from troth.network.transport.libp2p.bindings import Hivemind
 from troth.network.transport.libp2p.control import Control
@@ -29,12 +28,10 @@ class NodeSetup:
     """Everything that stays the same when a node is started again."""
 
     hivemind: Hivemind
-    identity: Identity
-    run: Digest
+    local: LocalPeer
     keeper: Keeper
     initial_peers: tuple[str, ...]
     relays: tuple[str, ...]
-    handshake_s: float
     on_stream: OnStream  # called for every stream that somebody else opens
     warn: Callable[[str, str, str], None]  # kind, source, text
 
@@ -52,7 +49,7 @@ class Libp2pNode:
     @classmethod
     async def start(cls, setup: NodeSetup, options: DaemonOptions) -> "Libp2pNode":
         """Raises ListenError, DaemonError, OSError, EOFError and hivemind's error."""
-        node = cls(setup, await start_daemon(setup.hivemind, setup.identity, options))
+        node = cls(setup, await start_daemon(setup.hivemind, setup.local.identity, options))
         try:
             await node._open(reachable=bool(options.listen) and not options.relays)
         except BaseException:

@@ -14,16 +14,15 @@ above four times `most_connections` after two minutes), and a relay's traffic fo
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from troth.crypto.hashing import Digest
-from troth.crypto.identity import Identity, PeerId
+from troth.crypto.identity import PeerId
 from troth.errors import OperatorError
-from troth.network.transport.base import Limits, ListenError, LocalPeer, TransportClosedError, UnreachableError
+from troth.network.transport.base import ListenError, LocalPeer, TransportClosedError, UnreachableError
 from troth.network.transport.connection import StreamConnection
 from troth.network.transport.libp2p.addresses import (
     dial_multiaddr,
@@ -84,44 +83,26 @@ class Libp2pOptions:
     def make(self, local: LocalPeer) -> "Libp2pTransport":
         """Whoever has the manifest needs nothing else, as long as one founder in it has an address."""
         entrances = self.initial_peers or tuple(dict.fromkeys((*self.relays, *entrances_of(local.addresses))))
-        return Libp2pTransport(
-            local.identity,
-            local.limits,
-            run=local.run,
-            options=replace(self, initial_peers=entrances),
-            keeps=local.belongs,
-        )
+        return Libp2pTransport(local, replace(self, initial_peers=entrances))
 
 
 class Libp2pTransport:
     """See Transport. `listen("")` accepts nothing directly: others come through relays, or not at all.
 
-    `keeps` says whose records this peer holds for others: everybody's, within a bound, unless it is told. Its own is
-    published as soon as that names it, since nobody would keep it earlier.
+    It holds records for others that belong to the run. Its own is published as soon as it belongs itself, since nobody would keep
+    it earlier.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        limits: Limits,
-        *,
-        run: Digest,
-        options: Libp2pOptions | None = None,
-        keeps: Callable[[PeerId], bool] = lambda _: True,
-    ) -> None:
-        options = options or Libp2pOptions()
-        keeper = Keeper(run, keeps, time.time)
-        self._identity = identity
-        self._limits = limits
+    def __init__(self, local: LocalPeer, options: Libp2pOptions) -> None:
+        self._identity = local.identity
+        self._limits = limits = local.limits
         self._pool = ConnectionPool(limits, self._let_go)
         self._setup = NodeSetup(
             load_hivemind(),
-            identity,
-            run,
-            keeper,
+            local,
+            Keeper(local.run, local.belongs, time.time),
             tuple(options.initial_peers) or tuple(options.relays),
             tuple(options.relays),
-            limits.handshake_s,
             self._take_stranger,
             self._pool.warnings.warn,
         )
