@@ -19,6 +19,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")])
+LINKED = sorted(  # pages without commands of their own, whose links are checked all the same
+    [
+        ROOT / "CHANGELOG.md",
+        *(ROOT / "docs").glob("*/*.md"),
+        *(ROOT / "src/troth/protocol").glob("*.md"),
+        *(ROOT / "benchmarks").glob("*.md"),
+    ]
+)
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 TEMPLATES = sorted((ROOT / "src/troth/cli/templates").glob("[a-z]*.py"))
 

@@ -16,6 +16,7 @@ import typer
 import troth
 from tests.docs.pages import (
     EXAMPLES,
+    LINKED,
     PAGES,
     ROOT,
     TEMPLATES,
@@ -77,12 +78,20 @@ def test_commands_in_the_text_have_these_options(page: Path) -> None:
         assert not unknown, command
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def anchors(page: Path) -> set[str]:
+    """Names of a page's headings, as links to them are written."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *LINKED], ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):
         if not link.startswith("http"):
-            assert (page.parent / link).exists(), link
+            target = page.parent / link if link else page
+            assert target.exists(), link
+            assert not anchor or target.suffix != ".md" or anchor in anchors(target), f"{link}#{anchor}"
     for named in re.findall(r"`((?:src|docs|tests|examples|benchmarks)/[\w/.-]+)`", text):
         assert (ROOT / named).exists(), named
 
