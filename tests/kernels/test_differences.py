@@ -13,7 +13,8 @@ from troth.crypto import projection_signs, sign_bytes, tagged_hash
 from troth.protocol.core.parts import commit_parts, part_bounds
 from troth.protocol.step.reports import make_report, right_reports
 from troth.protocol.wire.messages import ReportNumbers
-from troth.protocol.wire.primitives import Primitives, part_norms, row_norms, uploaded
+from troth.protocol.wire.primitives import Primitives, part_norms, row_norms
+from troth.simulation.lockstep.accelerated import uploaded
 
 KEY = tagged_hash("projections of a test")
 WITHIN = 1e-12

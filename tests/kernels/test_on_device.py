@@ -1,8 +1,5 @@
 """PyTorch's operations in place of loops, here on CPU tensors: bits or digits of the reference."""
 
-from hashlib import sha256
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
@@ -50,17 +47,6 @@ def test_squared_parts(size: int, seed: int) -> None:
 
 
 @PROPERTY
-@given(st.integers(1, 1000), st.sampled_from([1, 16, 33]), seeds)
-def test_hashes_are_those_of_chunks(size: int, width: int, seed: int) -> None:
-    """What a blob's digest is made of, span by span and vector by vector."""
-    vectors, bounds = [torch.from_numpy(any_bits(size, seed + k)) for k in range(2)], (0, size // 3, size)
-    raw = [v.numpy()[start:stop].tobytes() for v in vectors for start, stop in pairwise(bounds)]
-    right = [sha256(some[at : at + 4 * width]).digest() for some in raw for at in range(0, len(some), 4 * width)]
-    found_N8 = on_device.hashes_on_host(vectors, bounds, width).numpy()
-    assert [row.astype(">i4").tobytes() for row in found_N8] == right
-
-
-@PROPERTY
 @given(sizes, seeds)
 def test_the_norm_has_the_bits_of_the_reference(size: int, seed: int) -> None:
     numbers_D = finite(size + 64, seed)
@@ -79,7 +65,6 @@ def test_float64_vectors_stay_as_they_are() -> None:
     rows_PD = torch.from_numpy(np.stack([moderate(size, 1), moderate(size, 2)])).double()
     before_PD, row_D, bounds = rows_PD.clone(), rows_PD[0], (0, 7, size)
     on_device.exact_norm(row_D, 1 << 14, 16)
-    on_device.squared_lengths(rows_PD)
     on_device.squared_parts_by_torch(row_D, bounds)
     on_device.pulls(rows_PD, row_D, 1.0)
     on_device.differences_by_torch(rows_PD, row_D, bounds, torch.from_numpy(sign_bytes(KEY, 16, 0, size)))
@@ -116,9 +101,6 @@ def test_differences_lengths_and_projections(size: int, peers: int, count: int, 
     np.testing.assert_allclose(found.lengths_SP, right.lengths_SP, rtol=1e-12)
     off_SPK = np.abs(found.products_SPK - right.products_SPK)
     assert (off_SPK <= 1e-12 * np.sqrt(right.squares_SP)[..., None]).all()
-    np.testing.assert_allclose(
-        on_device.squared_lengths(torch.from_numpy(rows_PD)), kernels.squared_lengths(rows_PD, (0, size))[0], rtol=1e-12
-    )
 
 
 @PROPERTY

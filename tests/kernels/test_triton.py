@@ -5,6 +5,7 @@
 
 import hashlib
 import os
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -105,10 +106,13 @@ def test_sha256_of_pieces_of_any_length(lengths: list[int]) -> None:
 @PROPERTY
 @given(st.integers(1, 3), st.sampled_from([1, 7, 40]), seeds)
 def test_sha256_of_leaves_of_vectors(count: int, width: int, seed: int) -> None:
+    """What a blob's digest is made of, span by span and vector by vector."""
     host = [torch.from_numpy(any_bits(100, seed + k)) for k in range(count)]
     vectors, bounds = [vector_D.to(DEVICE) for vector_D in host], (0, 30, 30, 100)
     starts_L, lengths_L = on_device._leaves(bounds, width)
     away_V = np.array([vector_D.data_ptr() - vectors[0].data_ptr() for vector_D in vectors]) // 4
-    places_2N = there(np.stack([(away_V[:, None] + starts_L).reshape(-1), np.tile(lengths_L, count)]))
-    found_N8 = on_device.begin_hashes(vectors, places_2N).cpu()
-    assert torch.equal(found_N8, on_device.hashes_on_host(host, bounds, width))
+    places_2N = there(np.stack([(away_V[:, None] + starts_L).reshape(-1), np.tile(lengths_L, len(vectors))]))
+    found = [row.astype(">i4").tobytes() for row in on_device.begin_hashes(vectors, places_2N).cpu().numpy()]
+    raw = [vector_D.numpy()[start:stop].tobytes() for vector_D in host for start, stop in pairwise(bounds)]
+    leaves = [some[at : at + 4 * width] for some in raw for at in range(0, len(some), 4 * width)]
+    assert found == [hashlib.sha256(leaf).digest() for leaf in leaves]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 
+from tests.protocol.replay import replay
 from troth.crypto import PeerId, derive
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.channel import Channel
@@ -13,7 +14,6 @@ from troth.protocol.core.state import AuditRecord
 from troth.protocol.wire.messages import Kind
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation, Scenario
-from troth.simulation.lockstep.replay import replay
 from troth.training.work import Training, TrainingWork
 
 # With this seed the two liars are banned more than two steps apart, so that the second ban has a history.

@@ -7,7 +7,6 @@ there as here. Matrix products are right to a tolerance.
 import math
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from hashlib import sha256
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
@@ -113,14 +112,6 @@ def pulls(vectors_PD: Tensor, v_D: Tensor, tau: float) -> tuple[Tensor, list[flo
         away_D *= tau / max(norms[-1], tau)
         residual_D += away_D
     return residual_D, norms
-
-
-def squared_lengths(rows_PD: Tensor) -> Tensor:
-    """Squared lengths of rows, in float64."""
-    sums_P = torch.zeros(len(rows_PD), dtype=torch.float64, device=rows_PD.device)
-    for block in _blocks(rows_PD):
-        sums_P += _wide(rows_PD[:, block]).square_().sum(dim=1)
-    return sums_P
 
 
 def differences(rows_PD: Tensor, center_D: Tensor, bounds: Sequence[int], signs_DB: Tensor) -> Differences:
@@ -279,17 +270,6 @@ def begin_hashes(vectors: Sequence[Tensor], places_2N: Tensor) -> Tensor:
     memory has to stay until then, and `hashes_there` holds for them."""
     hashes_N8: Tensor = _loops("triton_sha256").sha256(vectors[0].detach().view(torch.int32), *places_2N)
     return hashes_N8
-
-
-def hashes_on_host(vectors: Sequence[Tensor], bounds: Sequence[int], width: int) -> Tensor:
-    """The same by the library."""
-    starts_L, lengths_L = _leaves(tuple(bounds), width)
-    hashes = [
-        sha256(vector_D[start : start + length].detach().cpu().numpy().tobytes()).digest()
-        for vector_D in vectors
-        for start, length in zip(starts_L.tolist(), lengths_L.tolist(), strict=True)
-    ]
-    return torch.from_numpy(np.frombuffer(b"".join(hashes), ">i4").astype(np.int32).reshape(-1, 8))
 
 
 @lru_cache(maxsize=64)

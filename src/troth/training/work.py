@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 from weakref import ref
 
-import numpy as np
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
@@ -17,7 +16,6 @@ from troth import kernels
 from troth.aggregation import all_finite, flush_subnormals, ordinary
 from troth.crypto import Digest, Seed, blob_digests, tagged_hash
 from troth.kernels import on_device
-from troth.protocol.wire.blob import Copy
 from troth.protocol.wire.chunks import CollectedVectors, VectorIndex, chunk_of, decode_index, encode_index, index_of
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
@@ -29,6 +27,7 @@ from troth.training.optimizers import Optimizer, State, bound
 from troth.training.problem import Problem
 from troth.training.schedules import Schedule, rate_at
 from troth.training.states.bounded import Bounded
+from troth.training.uploads import Download
 from troth.training.weights import read_vectors, write_tensors
 
 # P peers, D coordinates
@@ -209,8 +208,10 @@ class TensorDigest(NamedTuple):
 def tensor_digests(training: Training, known: Mapping[str, Digest] = MappingProxyType({})) -> dict[str, TensorDigest]:
     """Digests of the model and of every tensor of the optimizer, by name; some may be known."""
     named = training.named
-    copies = {name: Copy(tensor) for name, tensor in named.items() if name not in known}  # all of them set out first
-    found = dict(zip(copies, blob_digests([_bytes(copy) for copy in copies.values()]), strict=True))
+    copies = {
+        name: Download(tensor) for name, tensor in named.items() if name not in known
+    }  # all of them set out first
+    found = dict(zip(copies, blob_digests([copy.on_host() for copy in copies.values()]), strict=True))
     return {
         name: TensorDigest(str(tensor.dtype), tuple(tensor.shape), known[name] if name in known else found[name])
         for name, tensor in named.items()
@@ -267,8 +268,3 @@ def finite_or_zero_rows(gradients_PD: Tensor) -> list[Tensor]:
     if gradients_PD.dtype == torch.float32 and ordinary(gradients_PD.detach().reshape(-1)):
         return list(gradients_PD)
     return [finite_or_zero(gradient_D) for gradient_D in gradients_PD]
-
-
-def _bytes(copy: Copy) -> memoryview:
-    """View the bytes of a tensor on the host."""
-    return copy.on_host().reshape(-1).view(np.uint8).data

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 
+from tests.protocol.replay import replay
 from tests.protocol.small_runs import SMALL, finished
 from troth.crypto import PeerId, derive
 from troth.evidence.verify import verify_ban
@@ -19,7 +20,6 @@ from troth.protocol.wire.messages import Kind, ReportNumbers
 from troth.protocol.wire.primitives import Primitives
 from troth.protocol.wire.report_table import ReportTable
 from troth.simulation import ProtocolSimulation, Scenario
-from troth.simulation.lockstep.replay import replay
 from troth.training.work import TrainingWork
 
 NOW = {"wrong-aggregate": Kind.AGGREGATE, "wrong-report": Kind.REPORT, "false-accusation": Kind.REPORT}

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.protocol.replay import replay
 from troth.crypto import Stream, derive
 from troth.protocol.core.records import decode_record
 from troth.protocol.wire.messages import Verdict
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation, Scenario, simulate, start
-from troth.simulation.lockstep.replay import replay
 from troth.training import Batch, Model
 from troth.training.tasks.quadratic import Quadratic
 from troth.training.work import TrainingWork

@@ -17,6 +17,7 @@ from troth.protocol.wire.messages import Envelope, Kind, Phase, ReportNumbers, R
 from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation
+from troth.simulation.lockstep.accelerated import LockstepPrimitives
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training.work import TrainingWork
 
@@ -125,7 +126,7 @@ def test_equal_scenarios_give_equal_traces(attacked: ProtocolSimulation) -> None
 
 def test_only_functions_of_primitives_are_shared() -> None:
     """[S1] Each is a method with a plain implementation, which a peer on its own uses."""
-    own = {"once", "once_for", "forget", "cut_ahead", "was_cut"}  # the memory itself, and filling it
+    own = {"once", "once_for", "known_of", "drawn", "forget"}  # the memory itself, and filling it
     shared = {name for name in vars(MemoPrimitives) if not name.startswith("_")}
     assert shared - own <= vars(Primitives).keys()
 
@@ -155,7 +156,7 @@ def test_remembered_or_not_results_are_the_same() -> None:
 
 def test_a_gradient_that_was_cut_is_let_go() -> None:
     """Where everyone audits, hundreds of gradients are recomputed in one step: together many gigabytes of a large model's."""
-    tools, bounds = MemoPrimitives(), (0, 2, 5)
+    tools, bounds = LockstepPrimitives(), (0, 2, 5)
     gradient_D = torch.arange(5.0)
     assert [blob.digest for blob in tools.cut(gradient_D, bounds)] == [
         blob.digest for blob in Primitives().cut(gradient_D, bounds)
@@ -166,7 +167,7 @@ def test_a_gradient_that_was_cut_is_let_go() -> None:
 
 
 def test_pieces_that_were_hashed_before_are_not_hashed_again() -> None:
-    tools, bounds, gradient_D = MemoPrimitives(), (0, 2, 5), torch.arange(5.0)
+    tools, bounds, gradient_D = LockstepPrimitives(), (0, 2, 5), torch.arange(5.0)
     noted = Primitives().cut(gradient_D, bounds)
     tools.was_cut(gradient_D, bounds, noted)
     assert tools.cut(gradient_D, bounds) is noted

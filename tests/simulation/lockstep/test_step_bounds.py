@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.protocol.replay import replay
 from troth.aggregation import exact_norm
 from troth.attacks.gradient import GradientAttack
 from troth.crypto import derive
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation import ProtocolSimulation, Scenario
-from troth.simulation.lockstep.replay import replay
 from troth.training.optimizers import AdamW
 from troth.training.task import Batch, Model
 from troth.training.tasks.quadratic import Quadratic

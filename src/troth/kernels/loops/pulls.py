@@ -27,13 +27,10 @@ def distance_trees(
     stack_LC = np.empty((65, sums_RC.shape[1]))
     for r in range(len(addresses_R)):
         row_D = numbers_at(addresses_R[r], size)
-        depth, fours = 0, len(starts_T) // 4
-        for t in range(4 * fours, len(starts_T)):  # one or two
+        depth = 0
+        for t in range(len(starts_T)):
             _add_squares(row_D, center_D, starts_T[t] + first, counts_T[t] - first, stack_LC[depth])
             depth = _merge(stack_LC, depth, t)
-        for four in range(fours):
-            _four_squares(row_D, center_D, starts_T[4 * four :], counts_T[4 * four :], first, stack_LC[depth])
-            depth = _merge(stack_LC, depth, four)
         _copy(stack_LC[0], sums_RC[r])
 
 
@@ -51,54 +48,6 @@ def _add_squares(
 
 
 @exact
-def _four_squares(
-    row_D: NDArray[np.float32],
-    center_D: NDArray[np.float32],
-    starts_T: NDArray[np.int64],
-    counts_T: NDArray[np.int64],
-    first: int,
-    terms_C: NDArray[np.float64],
-) -> None:
-    """Four neighbouring terms of each place, added as the tree adds them, without a way through memory in between."""
-    count = len(terms_C)
-    for t in range(4):
-        count = _within(counts_T[t] - first, count)
-    p0, p1, p2, p3 = starts_T[0] + first, starts_T[1] + first, starts_T[2] + first, starts_T[3] + first
-    row0, row1, row2, row3 = (
-        row_D[p0 : p0 + count],
-        row_D[p1 : p1 + count],
-        row_D[p2 : p2 + count],
-        row_D[p3 : p3 + count],
-    )
-    at0, at1, at2, at3 = (
-        center_D[p0 : p0 + count],
-        center_D[p1 : p1 + count],
-        center_D[p2 : p2 + count],
-        center_D[p3 : p3 + count],
-    )
-    for c in range(len(row0)):
-        away0 = np.float64(row0[c]) - np.float64(at0[c])
-        away1 = np.float64(row1[c]) - np.float64(at1[c])
-        away2 = np.float64(row2[c]) - np.float64(at2[c])
-        away3 = np.float64(row3[c]) - np.float64(at3[c])
-        terms_C[c] = (away0 * away0 + away1 * away1) + (away2 * away2 + away3 * away3)
-    for c in range(count, len(terms_C)):  # where a term is missing
-        low = _square(row_D, center_D, p0 + c, counts_T[0] - first > c) + _square(
-            row_D, center_D, p1 + c, counts_T[1] - first > c
-        )
-        high = _square(row_D, center_D, p2 + c, counts_T[2] - first > c) + _square(
-            row_D, center_D, p3 + c, counts_T[3] - first > c
-        )
-        terms_C[c] = low + high
-
-
-@exact
-def _square(row_D: NDArray[np.float32], center_D: NDArray[np.float32], place: int, there: bool) -> float:
-    away = np.float64(row_D[place]) - np.float64(center_D[place]) if there else 0.0
-    return away * away
-
-
-@exact
 def residual_tree(
     addresses_R: NDArray[np.uintp],
     scales_R: NDArray[np.float64],
@@ -111,32 +60,17 @@ def residual_tree(
 ) -> None:
     """Places `first` and on, as many as `sums_C` is long, of the tree of `(Σ_i (x_i − v)·scale_i)²`."""
     center_D = numbers_at(center, size)
-    stack_LC, pulls, wide = np.empty((65, len(sums_C))), np.empty(len(sums_C)), np.empty(len(sums_C))
+    stack_LC, pulls = np.empty((65, len(sums_C))), np.empty(len(sums_C))
     depth = 0
     for t in range(len(starts_T)):
         terms_C = stack_LC[depth]
         place, count = starts_T[t] + first, _within(counts_T[t] - first, len(terms_C))
-        center_C, pull_C, wide_C = center_D[place : place + count], pulls[:count], wide[:count]
-        for c in range(len(center_C)):
-            wide_C[c] = center_C[c]
-            pull_C[c] = 0.0
-        done = 0
-        while done + 4 <= len(addresses_R):  # four rows in one way through memory, added one after the other
-            row0 = numbers_at(addresses_R[done], size)[place : place + count]
-            row1 = numbers_at(addresses_R[done + 1], size)[place : place + count]
-            row2 = numbers_at(addresses_R[done + 2], size)[place : place + count]
-            row3 = numbers_at(addresses_R[done + 3], size)[place : place + count]
-            scale0, scale1, scale2, scale3 = scales_R[done], scales_R[done + 1], scales_R[done + 2], scales_R[done + 3]
-            for c in range(len(center_C)):
-                pull = pull_C[c] + (np.float64(row0[c]) - wide_C[c]) * scale0
-                pull += (np.float64(row1[c]) - wide_C[c]) * scale1
-                pull += (np.float64(row2[c]) - wide_C[c]) * scale2
-                pull_C[c] = pull + (np.float64(row3[c]) - wide_C[c]) * scale3
-            done += 4
-        for r in range(done, len(addresses_R)):
+        center_C, pull_C = center_D[place : place + count], pulls[:count]
+        pull_C[:] = 0.0
+        for r in range(len(addresses_R)):
             row_C, scale = numbers_at(addresses_R[r], size)[place : place + count], scales_R[r]
             for c in range(len(center_C)):
-                pull_C[c] += (np.float64(row_C[c]) - wide_C[c]) * scale
+                pull_C[c] += (np.float64(row_C[c]) - np.float64(center_C[c])) * scale
         for c in range(len(center_C)):
             terms_C[c] = pull_C[c] * pull_C[c]
         terms_C[count:] = 0.0

@@ -1,7 +1,7 @@
 """SHA-256 of many pieces of memory at once on a GPU, written in Triton (FIPS 180-4).
 
 One piece is a chain of blocks of 64 bytes that nothing can shorten; thousands of chains side by side take as long as one. Numbers
-that were computed on a GPU need not travel to be hashed. `on_device.hashes_on_host` is what this is held to.
+that were computed on a GPU need not travel to be hashed.
 """
 
 from functools import cache

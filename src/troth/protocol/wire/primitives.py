@@ -107,16 +107,7 @@ class Primitives:
 
     def signs_on_device(self, key: Digest, rows: int, size: int, start: int, stop: int) -> Tensor:
         """The same bytes, on the device."""
-        if self.device.type != "cuda":
-            return torch.from_numpy(self.sign_bytes(key, rows, size, start, stop)).to(self.device)
-        pinned: list[Tensor] = []
-
-        def allocate(count: int) -> NDArray[np.uint8]:
-            pinned.append(torch.empty(count, dtype=torch.uint8, pin_memory=True))
-            memory: NDArray[np.uint8] = pinned[0].numpy()
-            return memory
-
-        return uploaded(sign_bytes(key, rows, start, stop, allocate), pinned[0], self.device)
+        return torch.from_numpy(self.sign_bytes(key, rows, size, start, stop)).to(self.device)
 
     def projector(self, key: Digest, rows: int, size: int) -> "Projector":
         """The K sign rows of a step, over `size` coordinates (SPEC A5)."""
@@ -212,15 +203,6 @@ class Projector:
             return None
         found = kernels.differences(here, center, bounds, signs)
         return found._replace(products_SPK=found.products_SPK[..., :rows])
-
-
-def uploaded(bytes_DB: NDArray[np.uint8], memory: Tensor, device: torch.device) -> Tensor:
-    """Bytes that lie in this pinned memory, on the device; nothing waits for it.
-
-    The memory is copied as the tensor that it is: of an array in the middle of it PyTorch does not know that it is still being
-    read, and would give it to the next who asks."""
-    first = bytes_DB.ctypes.data - memory.data_ptr()
-    return memory.to(device, non_blocking=True)[first : first + bytes_DB.size].view(bytes_DB.shape)
 
 
 def row_norms(rows_PD: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ beside the protocol's. Digests follow on the same device. Nothing is decided by 
 asks for it, and one that nobody takes was computed in vain.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
@@ -16,7 +16,8 @@ from torch import Tensor
 from troth.crypto import Digest, Seed
 from troth.kernels import on_device
 from troth.protocol.core.parts import Bounds, part_bounds
-from troth.protocol.wire.blob import Blob, Hashing
+from troth.protocol.wire.blob import Blob
+from troth.simulation.lockstep.accelerated import Hashing
 from troth.training import Batch, Problem
 from troth.training.work import Training, digest_of_tensors, finite_or_zero, tensor_digests
 
@@ -128,10 +129,3 @@ def _on_device(training: Training) -> dict[str, Tensor]:
     """Vectors of a state that can be hashed where they lie, by name; all are as long as the model."""
     size = len(training.parameters_D)
     return {n: v for n, v in training.named.items() if on_device.hashes_there(v) and len(v) == size}
-
-
-def parts_of(rows: Sequence[Tensor], bounds: Bounds) -> list[tuple[Blob, ...]] | None:
-    """Parts of gradients that were not begun ahead, hashed together where they lie; None where only the host can."""
-    if not rows or not all(on_device.hashes_there(row_D) for row_D in rows):
-        return None
-    return Hashing(rows, bounds).blobs

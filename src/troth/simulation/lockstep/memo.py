@@ -5,7 +5,8 @@ themselves, and a test runs without it and gets the same trace.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -14,12 +15,27 @@ from torch import Tensor
 
 from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import Announced, Envelope, Malformed, Message, Phase, ReportNumbers
+from troth.protocol.wire.messages import Announced, Envelope, ReportNumbers
 from troth.protocol.wire.primitives import Primitives
 from troth.protocol.wire.report_table import ReportTable
 
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 _SHORT = 1 << 16  # bytes that are looked up; longer ones are hashed again, since looking them up takes as long
+
+
+def _remembered(plain: F) -> F:
+    """A method of `Primitives` that answers each question once."""
+    name = plain.__name__
+
+    @wraps(plain)
+    def look_up(tools: "MemoPrimitives", *question: Hashable) -> Any:
+        key = (name, *question)
+        if key not in tools._known:
+            tools._known[key] = getattr(super(MemoPrimitives, tools), name)(*question)
+        return tools._known[key]
+
+    return cast(F, look_up)
 
 
 class MemoPrimitives(Primitives):
@@ -27,24 +43,14 @@ class MemoPrimitives(Primitives):
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         super().__init__(device)
-        self._signs: dict[Hashable, Any] = {}
-        self._older_signs: dict[Hashable, Any] = {}  # of the step before: auditors need them
         self._known: dict[Hashable, Any] = {}
         self._same: dict[tuple[int, ...], tuple[tuple[object, ...], dict[Hashable, Any]]] = {}  # objects by identity
-        self._digests: dict[bytes, Digest] = {}
-        self._leaves: dict[
-            tuple[int, int, Digest], Digest
-        ] = {}  # a contributor's tree is opened part by part by its owners
-        self._nodes: dict[tuple[Digest, Digest], Digest] = {}
-        self._projections: dict[Hashable, NDArray[np.float64]] = {}
-        self._older_projections: dict[Hashable, NDArray[np.float64]] = {}  # of the step before: auditors need them
+        self._signs: dict[Hashable, Any] = {}
+        self._older_signs: dict[Hashable, Any] = {}  # of the step before: auditors need them
 
     def forget(self) -> None:
         self._known.clear()
         self._same.clear()
-        for digests in (self._digests, self._leaves, self._nodes):
-            digests.clear()
-        self._projections, self._older_projections = {}, self._projections
         self._signs, self._older_signs = {}, self._signs
 
     def once(self, key: Hashable, compute: Callable[[], R]) -> R:
@@ -63,12 +69,25 @@ class MemoPrimitives(Primitives):
         result: R = known[key]
         return result
 
-    def verify(self, peer: PeerId, message: bytes, signature: bytes) -> bool:
-        key = ("verify", peer, message, signature)
-        if key not in self._known:
-            self._known[key] = super().verify(peer, message, signature)
-        known: bool = self._known[key]
-        return known
+    def known_of(self, objects: tuple[object, ...], key: Hashable) -> Any:
+        """What `once_for` has found, or None."""
+        return self._same.get(tuple(map(id, objects)), (None, {}))[1].get(key)
+
+    def drawn(self, key: Hashable, draw: Callable[[], R]) -> R:
+        """For signs of a step, which auditors need in the next one too."""
+        known = self._signs.get(key, self._older_signs.get(key))
+        if known is None:
+            known = self._signs[key] = draw()
+        result: R = known
+        return result
+
+    verify = _remembered(Primitives.verify)
+    leaf = _remembered(Primitives.leaf)  # a contributor's tree is opened part by part by its owners
+    node = _remembered(Primitives.node)
+    unpack = _remembered(Primitives.unpack)
+    decode = _remembered(Primitives.decode)
+    coin_commitment = _remembered(Primitives.coin_commitment)
+    open = _remembered(Primitives.open)
 
     def verify_all(self, questions: Sequence[tuple[PeerId, bytes, bytes]]) -> list[bool]:
         new = [question for question in dict.fromkeys(questions) if ("verify", *question) not in self._known]
@@ -83,105 +102,30 @@ class MemoPrimitives(Primitives):
         if len(blob) > _SHORT:
             return super().digest(blob)
         blob = bytes(blob)
-        known = self._digests.get(blob)
-        if known is None:
-            known = self._digests[blob] = super().digest(blob)
-        return known
+        return self.once(("digest", blob), lambda: super(MemoPrimitives, self).digest(blob))
 
-    def leaf(self, part: int, count: int, blob: Digest) -> Digest:
-        key = (part, count, blob)
-        known = self._leaves.get(key)
-        if known is None:
-            known = self._leaves[key] = super().leaf(part, count, blob)
-        return known
-
-    def node(self, left: Digest, right: Digest) -> Digest:
-        known = self._nodes.get((left, right))
-        if known is None:
-            known = self._nodes[left, right] = super().node(left, right)
-        return known
-
-    def unpack(self, numbers: bytes, parts: int, projections: int) -> ReportNumbers | Malformed:
-        key = ("unpack", numbers, parts, projections)
-        if key not in self._known:
-            self._known[key] = super().unpack(numbers, parts, projections)
-        known: ReportNumbers | Malformed = self._known[key]
-        return known
+    def aggregate_norm(self, blob: Blob) -> float | None:
+        return self.once(("aggregate norm", blob.digest), lambda: super(MemoPrimitives, self).aggregate_norm(blob))
 
     def table(self, reports: Sequence[ReportNumbers]) -> ReportTable:
         plain = super().table
         return self.once_for(tuple(reports), "table", lambda: plain(reports))
 
-    def decode(self, phase: Phase, payload: bytes) -> Message | Malformed:
-        key = ("decode", phase, payload)
-        if key not in self._known:
-            self._known[key] = super().decode(phase, payload)
-        known: Message | Malformed = self._known[key]
-        return known
-
-    def projection(self, key: Digest, rows: int, size: int) -> NDArray[np.float64]:
-        question = (key, rows, size)
-        known = self._projections.get(question, self._older_projections.get(question))
-        if known is None:
-            known = self._projections[question] = super().projection(key, rows, size)
-        return known
-
-    def cut(self, numbers_D: Tensor, bounds: Sequence[int]) -> tuple[Blob, ...]:
-        """Nothing is kept: a gradient is cut once, and where everyone audits there are hundreds of them."""
-        _, known = self._same.get((id(numbers_D),), (None, {}))
-        return known.get(("cut", *bounds)) or super().cut(numbers_D, bounds)
-
-    def was_cut(self, vector_D: Tensor, bounds: Sequence[int], blobs: tuple[Blob, ...]) -> None:
-        """Note pieces of a vector that were hashed before a peer asks for them."""
-        self.once_for((vector_D,), ("cut", *bounds), lambda: blobs)
-
     def joined(self, blobs: Sequence[Blob]) -> Tensor:
-        return self.once(
-            ("joined", *(blob.digest for blob in blobs)), lambda: super(MemoPrimitives, self).joined(blobs)
-        )
+        plain = super().joined
+        return self.once(("joined", *(blob.digest for blob in blobs)), lambda: plain(blobs))
 
     def scaled(self, numbers_D: Tensor, factor: float) -> Tensor:
-        return self.once_for((numbers_D,), factor, lambda: super(MemoPrimitives, self).scaled(numbers_D, factor))
+        plain = super().scaled
+        return self.once_for((numbers_D,), factor, lambda: plain(numbers_D, factor))
+
+    def projection(self, key: Digest, rows: int, size: int) -> NDArray[np.float64]:
+        plain = super().projection
+        return self.drawn(("projection", key, rows, size), lambda: plain(key, rows, size))
 
     def sign_bytes(self, key: Digest, rows: int, size: int, start: int, stop: int) -> NDArray[np.uint8]:
-        whole: NDArray[np.uint8] = self._signs_of(
-            ("bytes", key, rows, size), lambda: super(MemoPrimitives, self).sign_bytes(key, rows, size, 0, size)
-        )
-        return whole[start:stop]
-
-    def signs_on_device(self, key: Digest, rows: int, size: int, start: int, stop: int) -> Tensor:
-        whole: Tensor = self._signs_of(
-            ("device", key, rows, size),
-            lambda: super(MemoPrimitives, self).signs_on_device(key, rows, size, 0, size),
-        )
-        return whole[start:stop]
-
-    def _signs_of(self, question: Hashable, draw: Callable[[], Any]) -> Any:
-        known = self._signs.get(question, self._older_signs.get(question))
-        if known is None:
-            known = self._signs[question] = draw()
-        return known
-
-    def aggregate_norm(self, blob: Blob) -> float | None:
-        key = ("aggregate norm", blob.digest)
-        if key not in self._known:
-            self._known[key] = super().aggregate_norm(blob)
-        known: float | None = self._known[key]
-        return known
-
-    def coin_commitment(self, coin: bytes, slot: Slot, owner: PeerId, which: str) -> Digest:
-        key = ("coin", coin, slot, owner, which)
-        if key not in self._known:
-            self._known[key] = super().coin_commitment(coin, slot, owner, which)
-        known: Digest = self._known[key]
-        return known
-
-    def open(self, slot: Slot, sender: PeerId, envelope: Envelope) -> Announced | Malformed:
-        key = ("open", slot, sender, envelope)
-        if key not in self._known:
-            self._known[key] = super().open(slot, sender, envelope)
-        known: Announced | Malformed = self._known[key]
-        return known
+        plain = super().sign_bytes
+        return self.drawn(("signs", key, rows, size), lambda: plain(key, rows, size, 0, size))[start:stop]
 
     def open_all(self, slot: Slot, envelopes: Mapping[PeerId, Envelope]) -> Mapping[PeerId, Announced]:
         plain = super().open_all

@@ -1,10 +1,8 @@
 """One batched gradient call for all peers of a process that ask for their gradient at the same moment."""
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -14,9 +12,9 @@ from troth.aggregation import all_finite
 from troth.attacks import Coalition
 from troth.crypto import Digest, PeerId, Seed
 from troth.protocol.core.parts import part_bounds
-from troth.protocol.wire.blob import Blob, digest_all
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.lockstep.ahead import Ahead, BegunGradient, parts_of
+from troth.simulation.lockstep.accelerated import LockstepPrimitives, parts_of
+from troth.simulation.lockstep.ahead import Ahead, BegunGradient
 from troth.simulation.lockstep.lockstep import Ask
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training import Batch, Problem
@@ -25,7 +23,6 @@ from troth.training.work import Training, TrainingWork, finite_or_zero, finite_o
 
 # P peers, D coordinates
 
-_ASIDE = 4  # threads that compute norms while others hash
 _AT_ONCE = 2  # gradients that a peer may have begun: an audit's and its own
 
 
@@ -37,33 +34,6 @@ class AskGradient(Ask):
     machine: Machine | None = None  # that computes it, if not the run's own device
     begun: BegunGradient | None = None  # by this very peer
     probing: bool = False  # a candidate's: it goes into no aggregate (SPEC J5)
-
-
-@dataclass
-class AskDigests(Ask):
-    blobs: Sequence[Blob]
-
-
-class LockstepPrimitives(MemoPrimitives):
-    """Peers in lockstep also wait together: one hashes its aggregate while others compute theirs."""
-
-    async def hashed(self, blobs: Sequence[Blob]) -> None:
-        if self.device.type == "cpu":
-            await super().hashed(blobs)
-        else:
-            await AskDigests(blobs)
-
-    def measure(self, blobs: Sequence[Blob]) -> None:
-        """Hash aggregates, and compute their norms, on all threads of the host."""
-        norms = _aside().map(super().aggregate_norm, blobs)  # on their way, while this thread helps to hash
-        digest_all(blobs)
-        for blob, norm in zip(blobs, norms, strict=True):
-            self._known["aggregate norm", blob.digest] = norm
-
-
-@cache
-def _aside() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_ASIDE, thread_name_prefix="aggregates")
 
 
 class PooledWork(TrainingWork):
@@ -108,7 +78,7 @@ class PooledWork(TrainingWork):
             return super().gradient_now(training, seed)
         row_D, cut = begun.take(), begun.cut()
         self.loss = float(begun.loss)
-        if cut is not None and isinstance(self._tools, MemoPrimitives):
+        if cut is not None and isinstance(self._tools, LockstepPrimitives):
             self._tools.was_cut(row_D, *cut)
         return row_D
 
@@ -226,7 +196,7 @@ class GradientPool:
                 rows.append(one.take())
             losses.append(loss)
             cuts.append(None if one is None else one.cut())
-        if isinstance(tools, MemoPrimitives):
+        if isinstance(tools, LockstepPrimitives):
             known = {place: cut[1] for place, cut in enumerate(cuts) if cut is not None and cut[0] == bounds}
             left = [place for place in range(len(rows)) if place not in known]
             known |= dict(zip(left, parts_of([rows[place] for place in left], bounds) or (), strict=False))
@@ -237,7 +207,7 @@ class GradientPool:
     def digests(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, None]:
         """Hash the aggregates of all owners together."""
         assert isinstance(self._tools, LockstepPrimitives)
-        self._tools.measure([blob for ask in asks.values() for blob in ask.blobs])
+        self._tools.measure(list(asks.values()))
         return dict.fromkeys(asks)
 
     def _on_machines(self, asks: Mapping[PeerId, AskGradient]) -> dict[PeerId, Tensor]:

@@ -25,6 +25,7 @@ from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.step.closing import close_run
 from troth.protocol.step.step import run_step
 from troth.protocol.wire.primitives import Primitives
+from troth.simulation.lockstep.accelerated import AskDigests, LockstepPrimitives
 from troth.simulation.lockstep.ahead import Ahead
 from troth.simulation.lockstep.door.building import OpenDoor, Stage, expected_strangers
 from troth.simulation.lockstep.door.ears import Ear
@@ -34,10 +35,8 @@ from troth.simulation.lockstep.foreseen import foreseen_center, watched
 from troth.simulation.lockstep.lockstep import Answer, Ask, run_together
 from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.simulation.lockstep.pool import (
-    AskDigests,
     AskGradient,
     GradientPool,
-    LockstepPrimitives,
     PooledWork,
     same_bits,
 )
