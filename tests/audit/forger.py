@@ -12,9 +12,9 @@ import msgspec
 from troth.crypto import Digest, Identity, blob_digest, derive
 from troth.network.disk import checkpoints
 from troth.network.disk.checkpoints import SavedState
-from troth.network.disk.journal import first_digest, next_digest
 from troth.network.manifest.manifest import Manifest
 from troth.protocol.core.records import StepRecord, decode_record, encode_record, record_bytes_to_sign
+from troth.protocol.history.entries import first_digest, next_digest
 
 Line = dict[str, Any]
 

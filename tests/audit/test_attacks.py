@@ -18,9 +18,9 @@ from troth.audit.report import Check, Report
 from troth.audit.sample import Sampler
 from troth.crypto import Digest, PeerId
 from troth.network.disk import audit_records, checkpoints
-from troth.network.disk.journal import next_digest
 from troth.network.manifest.manifest import Manifest
 from troth.protocol.core.records import StepRecord
+from troth.protocol.history.entries import next_digest
 from troth.protocol.wire.frames import RestartCertificate
 from troth.protocol.wire.messages import Phase
 from troth.training.work import Training, TrainingWork

@@ -95,8 +95,8 @@ def audit_journal(folder: Path, run: Run) -> Report:
     reader, changes = JournalReader(folder, run.id, report), read_changes(folder / "roster-changes.jsonl", report)
     with SignatureChecker(report) as signatures:
         walk = Walk(run, ENDLESS, changes or [], report, signatures, whole=True)
-        for entry in reader.entries():
-            walk.take(entry)
+        for place, entry in reader.entries():
+            walk.take(place, entry)
         walked = walk.end()
     check_changes(folder / "roster-changes.jsonl", run, changes, walked, report)
     return report

@@ -9,8 +9,8 @@ import pytest
 from tests.audit.folders import witnessed
 from tests.cli.conftest import Troth
 from troth.crypto import Digest
-from troth.network.disk.journal import FORMAT, next_digest
 from troth.network.disk.lock import lock_folder
+from troth.protocol.history.entries import FORMAT, next_digest
 from troth.simulation import Scenario
 
 SCENARIO = Scenario(

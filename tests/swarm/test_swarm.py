@@ -18,6 +18,7 @@ from troth.events.kinds import Began, Ended, Event, Stepped
 from troth.evidence.verify import verify_ban
 from troth.network.disk.journal import read_journal
 from troth.protocol.core.records import StepRecord, decode_record
+from troth.protocol.history.entries import Recorded, Said
 from troth.protocol.wire.messages import NO_BASIS
 from troth.simulation import Scenario
 from troth.simulation.lockstep.protocol_run import ProtocolSimulation
@@ -165,9 +166,9 @@ def test_every_peer_leaves_a_journal_a_model_and_signatures(rehearsed: Swarm) ->
     for number in rehearsed.honest:
         folder = folder_of(rehearsed.out, number)
         (journal,) = (folder / "journal").glob("steps-*.jsonl")
-        kinds = [line["kind"] for line in read_journal(journal)]
-        assert kinds.count("record") == rehearsed.manifest.steps + 1  # the last one closes the run
-        assert kinds.count("announced") >= 5 * rehearsed.manifest.steps
+        kinds = [type(line) for line in read_journal(journal)]
+        assert kinds.count(Recorded) == rehearsed.manifest.steps + 1  # the last one closes the run
+        assert kinds.count(Said) >= 5 * rehearsed.manifest.steps
         proof = json.loads((folder / "model.json").read_text())
         assert 2 * len(proof["signatures"]) > len(rehearsed.honest)
         assert (folder / "model.safetensors").stat().st_size > 1000
@@ -213,8 +214,8 @@ def test_a_killed_peer_comes_back_and_nobody_is_banned(tmp_path: Path) -> None:
     assert swarm.agreement
     for number in killed:
         journal = sorted((folder_of(tmp_path, number) / "journal").glob("steps-*.jsonl"))
-        lines = [line for file in journal for line in read_journal(file) if line["kind"] == "record"]
-        steps = {decode_record(bytes.fromhex(line["record"])).step for line in lines}
+        lines = [line for file in journal for line in read_journal(file) if isinstance(line, Recorded)]
+        steps = {decode_record(line.raw).step for line in lines}
         assert steps == set(range(max(steps) + 1)), "also those that the others made meanwhile"
     assert not any(event.banned for event in swarm.seen.events[0].values())
 
@@ -238,10 +239,10 @@ def test_all_are_killed_and_the_run_goes_on_when_they_are_back(tmp_path: Path) -
     certified = {step: raw for step, raw in before.items() if step < max(before)}  # the last one may not be
     assert all(swarm.seen.records[0][step] == raw for step, raw in certified.items())
     written = {
-        decode_record(bytes.fromhex(line["record"]))
+        decode_record(line.raw)
         for journal in tmp_path.glob("*/journal/steps-*.jsonl")
         for line in read_journal(journal)
-        if line["kind"] == "record"
+        if isinstance(line, Recorded)
     }
     assert sorted(record.step for record in written) == list(range(manifest.steps + 1)), "each once, and none lost"
     assert {record.incarnation for record in written} == {0, 1}

@@ -19,10 +19,10 @@ from troth.audit.small_files import check_changes, check_mark, check_restart, ch
 from troth.audit.states import StateChecker
 from troth.audit.walk import Walk, Walked
 from troth.errors import OperatorError, printable
-from troth.network.disk.journal import FORMAT
 from troth.network.disk.lock import is_in_use
 from troth.network.disk.roster_changes import FILE
 from troth.network.manifest.manifest import Manifest
+from troth.protocol.history.entries import FORMAT
 from troth.protocol.wire.frames import CertifiedRecord
 
 MOST_SAMPLE = 1_000_000
@@ -151,12 +151,12 @@ class _Audit:
         report = self._report
         with SignatureChecker(report, self._options.processes) as signatures:
             walk: Walk | None = None
-            for entry in reader.entries():
+            for place, entry in reader.entries():
                 if walk is None:  # the reader knows by now whether the journal is whole
                     make = partial(Walk, self._manifest.run, self._manifest.steps, changes, report, signatures)
                     walk = make(whole=reader.whole)
-                walk.take(entry)
-                self._tell(f"{entry.place}")
+                walk.take(place, entry)
+                self._tell(f"{place}")
             if walk is None:
                 raise self._nothing(reader)
             walked = walk.end()

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
-from troth.audit.entries import Entry, Place, Recorded, Said, Signed
+from troth.audit.entries import Place
 from troth.audit.gap import Gap, begin_after, measurable
 from troth.audit.report import Check, Report
 from troth.audit.retrace import (
@@ -21,11 +19,12 @@ from troth.audit.retrace import (
 from troth.audit.signatures import Claim, SignatureChecker
 from troth.audit.unseen import UnseenSteps
 from troth.crypto import Digest, PeerId, blob_digest, signed_bytes
-from troth.protocol.core.records import StepRecord, decode_record
+from troth.protocol.core.records import StepRecord
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import NO_MODEL, State
+from troth.protocol.history.entries import Entry, Recorded, Said, Signed
 from troth.protocol.history.follow import Followed, HistoryEnd, open_next, state_after
-from troth.protocol.history.record import Flaw, step_of
+from troth.protocol.history.record import Flaw, record_of, step_of
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced
 
@@ -85,18 +84,18 @@ class Walk:
         self._retracer = Retracer(run, self._tools)
         self._unseen = UnseenSteps(report)
         self._said: dict[tuple[int, int], dict[tuple[int, int], dict[PeerId, Announced]]] = {}
-        self._pending: Recorded | None = None  # a record whose signatures come next
+        self._pending: tuple[Place, Recorded] | None = None  # a record whose signatures come next
         self.walked = Walked(State.first(run, 0, NO_MODEL) if whole else None)
 
-    def take(self, entry: Entry) -> None:
+    def take(self, place: Place, entry: Entry) -> None:
         match entry:
             case Said():
-                self._hear(entry)
+                self._hear(place, entry)
             case Recorded():
                 self._drop_unsigned()
-                self._pending = entry
+                self._pending = place, entry
             case Signed():
-                self._certify(entry)
+                self._certify(place, entry)
 
     def end(self) -> Walked:
         self._drop_unsigned()
@@ -106,8 +105,8 @@ class Walk:
 
     # Announcements
 
-    def _hear(self, entry: Said) -> None:
-        slot, where = entry.slot, str(entry.place)
+    def _hear(self, at: Place, entry: Said) -> None:
+        slot, where = entry.slot(self._run.id), str(at)
         for peer, envelope in entry.envelopes.items():
             signed = signed_bytes(slot, peer, blob_digest(envelope.payload))
             self._signatures.add(Claim(where, peer, signed, envelope.signature))
@@ -126,29 +125,26 @@ class Walk:
 
     def _drop_unsigned(self) -> None:
         if self._pending is not None:
-            self._report.skipped(
-                f"the record in {self._pending.place}", "no signatures follow it, as after a power cut"
-            )
+            self._report.skipped(f"the record in {self._pending[0]}", "no signatures follow it, as after a power cut")
             self._pending = None
 
-    def _certify(self, entry: Signed) -> None:
-        pending, self._pending = self._pending, None
-        if pending is None or blob_digest(pending.raw) != entry.record:
-            self._report.wrong(Check.RECORDS, str(entry.place), "these signatures do not stand under their record")
+    def _certify(self, at: Place, entry: Signed) -> None:
+        place, pending = self._pending or (at, None)
+        self._pending = None
+        if (signed := entry.under(pending)) is None:
+            self._report.wrong(Check.RECORDS, str(at), "these signatures do not stand under their record")
             return
         if self.walked.broken:
             return
-        try:
-            record = decode_record(pending.raw)
-        except msgspec.MsgspecError as error:
-            self._break(pending.place, f"this is no record: {error}")
+        record = record_of(signed)
+        if record is None:
+            self._break(place, "this is no record")
             return
-        signed = CertifiedRecord(pending.raw, {bytes(peer): one for peer, one in entry.signatures.items()})
-        if pending.raw == self.walked.raw.get(record.step) and record.step == self._step - 1:
+        if signed.record == self.walked.raw.get(record.step) and record.step == self._step - 1:
             return  # written again after a power cut
-        state = self._state_before(pending.place, record)
+        state = self._state_before(place, record)
         if state is not None:
-            self._follow(pending.place, state, record, signed)
+            self._follow(place, state, record, signed)
 
     @property
     def _step(self) -> int:

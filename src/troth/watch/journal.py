@@ -1,13 +1,11 @@
 """Events from a journal alone: what was agreed on, without the times, losses and bytes that no journal holds.
 
-This tells, it does not check: `troth audit` does. A journal whose chain is broken is refused all the same.
+This tells records that a quorum signed; the rest `troth audit` checks. A journal whose chain is broken is refused too.
 """
 
-from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -26,7 +24,9 @@ from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, closing_roles, draw_roles, first_randomness
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
-from troth.protocol.history.record import Flaw
+from troth.protocol.history.entries import Begin, Entry, Recorded, Said, Signed
+from troth.protocol.history.record import Flaw, open_record
+from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced, Envelope, Phase
 from troth.protocol.wire.primitives import UNSHARED
 
@@ -71,7 +71,7 @@ class _Before:
 
 
 @dataclass
-class _Said:
+class _Heard:
     """What a journal holds of a step's announcements, as far as it is told."""
 
     attempts: int = 1
@@ -85,31 +85,37 @@ class _Follower:
         self._manifest = manifest
         self._changes = changes
         self._names = Names(manifest.name_of)
+        self._unsigned: Recorded | None = None  # a record whose signatures come next
         self._here: _Before | None = None  # before the next record
         self._there: _Before | None = None  # before the last one, should it be made again in another incarnation
-        self._said: dict[tuple[int, int], _Said] = {}  # by incarnation and step
+        self._said: dict[tuple[int, int], _Heard] = {}  # by incarnation and step
 
-    def take(self, entry: dict[str, Any]) -> Stepped | None:
-        match entry["kind"]:
-            case "begin" if entry["run"] != self._manifest.run.id.hex():
+    def take(self, entry: Entry) -> Stepped | None:
+        match entry:
+            case Begin() if entry.run != self._manifest.run.id.hex():
                 raise ValueError("it is another run's: name its own run.toml with --run")
-            case "announced":
+            case Said():
                 self._hear(entry)
-            case "record":
-                return self._follow(decode_record(bytes.fromhex(entry["record"])))
+            case Recorded():
+                self._unsigned = entry
+            case Signed() if (signed := entry.under(self._unsigned)) is not None:
+                return self._follow(signed)
         return None
 
-    def _hear(self, entry: dict[str, Any]) -> None:
-        step, attempt, phase, incarnation = entry["slot"]
-        said = self._said.setdefault((incarnation, step), _Said())
-        said.attempts = max(said.attempts, attempt + 1)
-        if phase == Phase.VOTE:
-            slot = Slot(self._manifest.run.id, step, Phase.VOTE, attempt, incarnation)
-            said.votes[attempt] = _votes(slot, entry["said"])
+    def _hear(self, entry: Said) -> None:
+        said = self._said.setdefault((entry.incarnation, entry.step), _Heard())
+        said.attempts = max(said.attempts, entry.attempt + 1)
+        if entry.phase == Phase.VOTE:
+            said.votes[entry.attempt] = _votes(entry.slot(self._manifest.run.id), entry.envelopes)
 
-    def _follow(self, record: StepRecord) -> Stepped:
-        run, before = self._manifest.run, self._before(record)
-        said = self._said.pop((record.incarnation, record.step), _Said())
+    def _follow(self, signed: CertifiedRecord) -> Stepped:
+        run, before = self._manifest.run, self._before(decode_record(signed.record))
+        record = open_record(run, signed, before.roster, UNSHARED)
+        if isinstance(record, Flaw):
+            raise ValueError(record.reason)
+        if before.last is not None and record.step != before.last.step + 1:
+            raise ValueError(f"the record of step {record.step} does not continue the one of step {before.last.step}")
+        said = self._said.pop((record.incarnation, record.step), _Heard())
         self._said = {key: kept for key, kept in self._said.items() if key[1] > record.step}
         after = before.after(record)
         self._there, self._here = before, after
@@ -152,11 +158,6 @@ def _draw(run: Run, before: _Before, record: StepRecord) -> tuple[Digest, Pendin
     return first, replace(NO_PENDING_AUDITS, everyone=record.began and record.incarnation > 0)
 
 
-def _votes(slot: Slot, said: dict[str, list[str]]) -> Votes:
-    opened = {
-        PeerId(bytes.fromhex(peer)): UNSHARED.read(
-            slot, PeerId(bytes.fromhex(peer)), Envelope(b64decode(payload), b64decode(signature))
-        )
-        for peer, (payload, signature) in said.items()
-    }
+def _votes(slot: Slot, envelopes: Mapping[PeerId, Envelope]) -> Votes:
+    opened = {peer: UNSHARED.read(slot, peer, envelope) for peer, envelope in envelopes.items()}
     return {peer: vote for peer, vote in opened.items() if isinstance(vote, Announced)}

@@ -11,14 +11,17 @@ from tests.network.disk.slots import RUN, slot
 from troth.crypto import Digest, PeerId, Signature
 from troth.network.disk.journal import Journal, JournalError, read_journal
 from troth.protocol.core.records import StepRecord, decode_record, encode_record
+from troth.protocol.history.entries import Begin, Said
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced, Envelope
+
+KEY = PeerId(bytes([1]) * 32)
 
 
 def announcements(step: int) -> dict[PeerId, Announced]:
     """One peer's announcement."""
     envelope = Envelope(b"payload %d" % step, Signature(bytes(64)))
-    return {PeerId(bytes(32)): Announced(PeerId(bytes(32)), None, envelope)}  # type: ignore[arg-type]
+    return {KEY: Announced(KEY, None, envelope)}  # type: ignore[arg-type]
 
 
 def record(step: int) -> StepRecord:
@@ -38,7 +41,7 @@ def test_lines_are_chained_and_a_torn_one_is_cut_off(tmp_path: Path) -> None:
     again.announced(slot(3), announcements(3))
     again.close()
     lines = list(read_journal(file))
-    assert [line.get("slot", [None])[0] for line in lines] == [None, 0, 1, 2, 3]
+    assert [line.step if isinstance(line, Said) else None for line in lines] == [None, 0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("change", ["dropped", "swapped", "changed"])
@@ -69,7 +72,7 @@ def test_old_files_go_and_the_chain_goes_on(tmp_path: Path) -> None:
     files = sorted(tmp_path.glob("*.jsonl"))
     assert [file.stem for file in files] == ["steps-000000014", "steps-000000016", "steps-000000018"]
     last_of = [json.loads(file.read_text().splitlines()[-1])["chain"] for file in files]
-    heads = [next(read_journal(file))["after"] for file in files]
+    heads = [begin.after.hex() for file in files if isinstance(begin := next(read_journal(file)), Begin)]
     assert heads[1:] == last_of[:-1]
 
 
@@ -79,12 +82,12 @@ def test_records_are_found_again_for_those_who_were_gone(tmp_path: Path, gap: in
     journal = Journal(tmp_path, RUN, steps_per_file=5)
     wrote = {step: record(step) for step in range(12) if step != gap}
     for step, one in wrote.items():
-        journal.recorded([CertifiedRecord(encode_record(one), {bytes(32): bytes([step]) * 64})])
+        journal.recorded([CertifiedRecord(encode_record(one), {KEY: bytes([step]) * 64})])
     journal.close()
     certified = Journal(tmp_path, RUN, steps_per_file=5).certified(11)
     first = 5 if gap is None else gap + 1  # the last two files are read
     assert [decode_record(signed.record) for signed in certified] == [wrote[step] for step in range(first, 11)]
-    assert [signed.signatures for signed in certified] == [{bytes(32): bytes([step]) * 64} for step in range(first, 11)]
+    assert [signed.signatures for signed in certified] == [{KEY: bytes([step]) * 64} for step in range(first, 11)]
     assert Journal(tmp_path, RUN, steps_per_file=5).certified(20) == []
 
 
@@ -93,7 +96,7 @@ def write_journal(folder: Path, run: Digest = RUN, steps: int = 6, steps_per_fil
     journal = Journal(folder, run, steps_per_file=steps_per_file)
     for step in range(steps):
         journal.announced(slot(step)._replace(run=run), announcements(step))
-        journal.recorded([CertifiedRecord(encode_record(record(step)), {bytes(32): bytes([step]) * 64})])
+        journal.recorded([CertifiedRecord(encode_record(record(step)), {KEY: bytes([step]) * 64})])
     journal.close()
     return journal.settle()
 

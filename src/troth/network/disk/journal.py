@@ -17,21 +17,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from troth.crypto import Digest, PeerId, Slot, blob_digest, tagged_hash
+from troth.crypto import Digest, PeerId, Slot, blob_digest
 from troth.files import sync_folder
 from troth.network.disk.errors import DiskError
 from troth.network.disk.roster_changes import FILE, JournalRecords, RosterChanges
 from troth.protocol.core.records import decode_record
+from troth.protocol.history.entries import (
+    FORMAT,
+    Begin,
+    Entry,
+    EntryError,
+    Recorded,
+    Signed,
+    chain_of,
+    decode,
+    first_digest,
+    is_announced,
+    next_digest,
+)
+from troth.protocol.history.record import record_of
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced
 
-FORMAT = "troth journal 6"
 STEPS_PER_FILE = 100
 KEPT_FILES = 20  # the newest ones
 _FILES_READ = 2  # the last ones, for records that others may ask for
 FILE_NAME = re.compile(r"steps-([0-9]{9})\.jsonl")
-_RECORD, _SIGNATURES = b'{"kind": "record"', b'{"kind": "signatures"'  # beginnings of such lines
-LINE = re.compile(rb'\{"chain": "([0-9a-f]{64})", "what": (\{.*\})\}')  # exactly as `_append` writes it
 
 
 class JournalError(DiskError):
@@ -201,21 +212,18 @@ class _Records:
     """Takes a journal's lines, and puts each record together with the signatures over it, which stand behind it."""
 
     def __init__(self) -> None:
-        self._unsigned = b""
+        self._unsigned: Recorded | None = None
 
     def take(self, path: Path, number: int, content: bytes) -> Iterator[CertifiedRecord]:
-        if not content.startswith((_RECORD, _SIGNATURES)):  # announcements are most of it
+        if number == 1 or is_announced(content):  # announcements are most of it
             return
-        entry = _parsed(path, number, content)
-        try:
-            if content.startswith(_RECORD):
-                self._unsigned = bytes.fromhex(entry["record"])
-                decode_record(self._unsigned)
-            elif bytes.fromhex(entry["of"]) == blob_digest(self._unsigned):
-                signed = {bytes.fromhex(peer): bytes.fromhex(one) for peer, one in entry["signatures"].items()}
-                yield CertifiedRecord(self._unsigned, signed)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise JournalError(f"{path}, line {number}: this record cannot be read; {_way_out(path.parent)}") from error
+        entry = _decoded(path, number, content)
+        if isinstance(entry, Recorded):
+            self._unsigned = entry
+            if record_of(CertifiedRecord(entry.raw, {})) is None:
+                raise JournalError(f"{path}, line {number}: this is no record; {_way_out(path.parent)}")
+        if isinstance(entry, Signed) and (certified := entry.under(self._unsigned)) is not None:
+            yield certified
 
 
 def certified_in(path: Path) -> Iterator[CertifiedRecord]:
@@ -226,19 +234,27 @@ def certified_in(path: Path) -> Iterator[CertifiedRecord]:
         yield from records.take(path, number, line.content)
 
 
-def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """The content of a file, line by line; raises `JournalError` where the chain breaks."""
+def read_journal(path: Path) -> Iterator[Entry]:
+    """What the lines of a file say; raises `JournalError` where the chain breaks, or a line is none that a peer writes."""
     try:
         for number, line in enumerate(_read(path, None, last=True), 1):
-            yield _parsed(path, number, line.content)
+            yield _decoded(path, number, line.content)
     except OSError as error:
         raise JournalError(f"cannot read {path}: {error.strerror}") from error
 
 
+def _decoded(path: Path, number: int, content: bytes) -> Entry:
+    try:
+        return decode(content)
+    except EntryError as error:
+        what = f"this is not a line of a journal: {error}"
+        raise JournalError(f"{path}, line {number}: {what}; {_way_out(path.parent)}") from error
+
+
 def run_of(path: Path) -> str:
     """The run that a file of a journal names."""
-    begin = next(read_journal(path), {}).get("run")
-    return begin if isinstance(begin, str) else ""
+    begin = next(read_journal(path), None)
+    return begin.run if isinstance(begin, Begin) else ""
 
 
 class _Line(NamedTuple):
@@ -258,10 +274,10 @@ def _read(path: Path, chain: Digest | None, *, last: bool) -> Iterator[_Line]:
         for number, raw in enumerate(file, 1):
             if last and not raw.endswith(b"\n"):
                 return
-            found = LINE.fullmatch(raw.removesuffix(b"\n"))
+            found = chain_of(raw.removesuffix(b"\n"))
             if found is None:
                 raise JournalError(f"{path}, line {number}: this is not a line of a journal; {_way_out(path.parent)}")
-            digest, content = Digest(bytes.fromhex(found[1].decode())), found[2]
+            digest, content = found
             before = _chain_before(path, content) if number == 1 else chain
             if (
                 (number == 1 and chain not in (None, before))
@@ -287,14 +303,6 @@ def _parsed(path: Path, number: int, content: bytes) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise JournalError(f"{path}, line {number}: this is not a line of a journal; {_way_out(path.parent)}")
     return parsed
-
-
-def first_digest(run: Digest) -> Digest:
-    return tagged_hash("troth/journal/1", run)
-
-
-def next_digest(chain: Digest, content: bytes) -> Digest:
-    return tagged_hash("troth/journal/1", chain, content)
 
 
 def _way_out(folder: Path) -> str:

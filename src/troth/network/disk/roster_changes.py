@@ -17,6 +17,7 @@ from troth.crypto import tagged_hash
 from troth.files import write_bytes
 from troth.network.disk.errors import DiskError
 from troth.protocol.core.records import StepRecord, decode_record
+from troth.protocol.history.record import SignedRecord
 from troth.protocol.wire.frames import CertifiedRecord
 
 FILE = "roster-changes.jsonl"
@@ -151,8 +152,7 @@ def _text(records: Iterable[CertifiedRecord]) -> bytes:
 
 
 def _line(one: CertifiedRecord) -> bytes:
-    signatures = {peer.hex(): signature.hex() for peer, signature in sorted(one.signatures.items())}
-    said = {"record": one.record.hex(), "signatures": signatures}
+    said = msgspec.to_builtins(SignedRecord.of(one))
     check = tagged_hash("troth/roster-change/1", json.dumps(said).encode()).hex()
     return json.dumps(said | {"check": check}).encode() + b"\n"
 
@@ -174,10 +174,7 @@ def _read(raw: bytes) -> tuple[dict[int, CertifiedRecord], str]:
 
 def _parsed(raw: bytes) -> CertifiedRecord:
     line = msgspec.json.decode(raw, type=_Line)
-    one = CertifiedRecord(
-        bytes.fromhex(line.record),
-        {bytes.fromhex(peer): bytes.fromhex(signature) for peer, signature in line.signatures.items()},
-    )
+    one = SignedRecord(line.record, line.signatures).certified()
     if _line(one) != raw:
         raise ValueError("it is not written the one way such lines are written, or its check digest does not fit")
     return one
