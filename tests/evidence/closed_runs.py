@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
-from troth.evidence.model_file import ModelFile, model_file, to_text
+from troth.evidence.file_format import to_text
+from troth.evidence.model_file import ModelFile, model_file
 from troth.protocol.core.records import Judgement, Returned, StepRecord, encode_record, record_bytes_to_sign
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.frames import CertifiedRecord

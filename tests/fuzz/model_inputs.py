@@ -12,7 +12,8 @@ from tests.fuzz.message_inputs import one_input
 from tests.fuzz.mutate import damaged
 from tests.fuzz.sessions import Fed
 from troth.evidence.errors import UnprovedError
-from troth.evidence.model_file import ModelFile, from_text, to_text
+from troth.evidence.file_format import to_text
+from troth.evidence.model_file import ModelFile, from_text
 from troth.evidence.verify_model import verify_model
 from troth.protocol.core.records import StepRecord
 from troth.protocol.wire.frames import CertifiedRecord

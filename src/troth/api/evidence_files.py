@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from troth.errors import OperatorError, printable
-from troth.evidence import file_format, model_file
+from troth.evidence import file_format
 from troth.evidence.errors import UnprovedError
 
 NAMES = ("ban-*.json", "model.json")  # of files that are looked for in folders
@@ -84,7 +84,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 def read_text(path: Path) -> str:
     """Read a file of bounded length that is a file indeed: a pipe would block, and a device never ends."""
-    most = max(file_format.MOST_BYTES, model_file.MOST_BYTES)
+    most = file_format.MOST_BYTES
     with os.fdopen(_open_file(path), "rb") as file:
         raw = file.read(most + 1)
     if len(raw) > most:

@@ -1,11 +1,27 @@
 """Small checks that the verification of evidence is made of."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
 from troth.crypto import Digest, PeerId, Slot, valid_peer
 from troth.evidence.errors import UnprovedError
 from troth.evidence.file_format import SignedMessage, envelope_of
 from troth.protocol.history.record import exact_bytes
 from troth.protocol.wire.messages import Announced, Malformed, Phase
 from troth.protocol.wire.primitives import Primitives
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Have whatever a decoder raises refuse the file."""
+    try:
+        yield
+    except UnprovedError:
+        raise
+    except (ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise UnprovedError(str(error)) from error
 
 
 def expect(holds: bool, otherwise: str) -> None:

@@ -8,7 +8,7 @@ the signed record that banned. Nothing in it is to be believed before `verify.py
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ FORMAT = "troth ban evidence 10"
 MOST_BYTES = 64 << 20  # of a file; honest members' messages come to far less
 LAST_STEPS = MOST_OWED + 1  # whose work may be disputed: an audit comes a step later, and may come to nothing so often
 
+F = TypeVar("F", bound=msgspec.Struct)
 Blobs = Mapping[Digest, Blob]  # they lie beside the file: see companion_files.py
 
 
@@ -81,9 +82,23 @@ class BanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checksum: str
 
 
-def to_text(file: BanFile) -> str:
-    """Write the file down, the one way: `from_text` refuses every other spelling."""
+def to_text(file: msgspec.Struct) -> str:
+    """Write the file down, the one way: `parsed` refuses every other spelling."""
     return json.dumps(msgspec.to_builtins(file), indent=1, sort_keys=True) + "\n"
+
+
+def parsed(text: str, kind: type[F], what: str) -> F:
+    """Parse strictly; raise ValueError for anything but exactly what `to_text` writes."""
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"{len(text):,} characters are too many: a {what} has at most {MOST_BYTES:,}")
+    try:
+        builtins: Any = json.loads(text)
+        file = msgspec.convert(builtins, kind, strict=True)
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise ValueError(f"this is not a {what}: {error}") from error
+    if to_text(file) != text:  # a key that stands there twice, for one
+        raise ValueError("the file is not written the one way such files are written")
+    return file
 
 
 def checksum(file: BanFile) -> str:
@@ -92,16 +107,8 @@ def checksum(file: BanFile) -> str:
 
 
 def from_text(text: str) -> BanFile:
-    """Parse strictly; raise ValueError for anything but exactly what `to_text` writes, checksum included."""
-    if len(text) > MOST_BYTES:
-        raise ValueError(f"{len(text):,} characters are too many: evidence of a ban has at most {MOST_BYTES:,}")
-    try:
-        builtins: Any = json.loads(text)
-        file = msgspec.convert(builtins, BanFile, strict=True)
-    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise ValueError(f"this is not a ban evidence file: {error}") from error
-    if to_text(file) != text:
-        raise ValueError("the file is not written the one way evidence is written")
+    """Parse a ban's evidence strictly, checksum included; raise ValueError for anything else."""
+    file = parsed(text, BanFile, "ban evidence file")
     if checksum(file) != file.checksum:
         raise ValueError("the checksum does not fit: the file was changed or damaged")
     return file

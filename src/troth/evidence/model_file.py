@@ -4,13 +4,12 @@ It holds the run's founding data, the signed records that changed the roster, th
 state's digest in that record is made of. Nothing in it is to be believed before `verify_model.py` has checked it.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
-from troth.evidence.file_format import Founding
+from troth.evidence.file_format import Founding, parsed
 from troth.evidence.signed_records import founding_of
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
@@ -20,7 +19,6 @@ from troth.protocol.wire.messages import Step
 from troth.training.work import TensorDigest, digest_of_tensors
 
 FORMAT = "troth model 4"
-MOST_BYTES = 64 << 20
 _MOST_TENSORS = 1000  # of an optimizer; AdamW has three
 _MOST_NAME = 1000
 
@@ -71,20 +69,6 @@ def model_file(
     )
 
 
-def to_text(file: ModelFile) -> str:
-    """Write the file down, the one way: `from_text` refuses every other spelling."""
-    return json.dumps(msgspec.to_builtins(file), indent=1, sort_keys=True) + "\n"
-
-
 def from_text(text: str) -> ModelFile:
-    """Parse strictly; raise ValueError for anything but exactly what `to_text` writes."""
-    if len(text) > MOST_BYTES:
-        raise ValueError(f"{len(text):,} characters are too many: the proof of a model has at most {MOST_BYTES:,}")
-    try:
-        builtins: Any = json.loads(text)
-        file = msgspec.convert(builtins, ModelFile, strict=True)
-    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise ValueError(f"this is not the proof of a model: {error}") from error
-    if to_text(file) != text:  # a key that stands there twice, for one
-        raise ValueError("the file is not written the one way proofs are written")
-    return file
+    """Parse a model's proof strictly; raise ValueError for anything but exactly what `to_text` writes."""
+    return parsed(text, ModelFile, "proof of a model")

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from troth.crypto import PeerId
+from troth.crypto import Digest, PeerId
 from troth.errors import printable
 from troth.evidence.checks import expect, key_of
 from troth.evidence.errors import UnprovedError
@@ -52,6 +52,14 @@ def founded_run(founding: Founding) -> Run:
         )
     except RunError as error:
         raise UnprovedError(f"no run can be founded like this: {error}") from error
+
+
+def known_run(founding: Founding, run: Digest | None) -> Run:
+    """The run that was founded like this, if it is the one that the reader knows; any run, if the reader knows none."""
+    founded = founded_run(founding)
+    if run is not None and founded.id != run:
+        raise UnprovedError(f"the file is about run {founded.id.hex()}, not about run {run.hex()}")
+    return founded
 
 
 def follow_changes(run: Run, history: Sequence[SignedRecord], tools: Primitives) -> Roster:

@@ -9,11 +9,9 @@ know from elsewhere.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
 from troth.crypto import Digest, PeerId, Slot, signed_bytes
 from troth.evidence.ballots import convicts
-from troth.evidence.checks import expect, key_of, open_signed
+from troth.evidence.checks import expect, key_of, open_signed, refusing
 from troth.evidence.errors import UnprovedError
 from troth.evidence.file_format import (
     FORMAT,
@@ -23,7 +21,7 @@ from troth.evidence.file_format import (
     from_text,
 )
 from troth.evidence.open_exhibit import OpenedExhibit, open_exhibit, wrong_reporters
-from troth.evidence.signed_records import Name, follow_changes, founded_run, names_in, open_record
+from troth.evidence.signed_records import Name, follow_changes, known_run, names_in, open_record
 from troth.protocol.core.records import Judgement, StepRecord
 from troth.protocol.core.roles import Audit, PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
@@ -137,21 +135,13 @@ class Proof:
         return "What it follows from is signed, and in the file or beside it: it can be recomputed."
 
 
+@refusing()
 def verify_ban(text: str, run: Digest | None = None) -> Proof:
     """Return what the file proves of this run, or raise `UnprovedError`. Without a run given, it proves something about a run
     that may be invented: then the caller has to look at `Proof.run`."""
-    try:
-        file = from_text(text)
-        if file.format != FORMAT:
-            raise UnprovedError("unknown format")
-        founded = founded_run(file.run)
-        if run is not None and founded.id != run:
-            raise UnprovedError(f"the file is about run {founded.id.hex()}, not about run {run.hex()}")
-        return _prove(file, founded)
-    except UnprovedError:
-        raise
-    except (ValueError, OverflowError, msgspec.MsgspecError) as error:
-        raise UnprovedError(str(error)) from error
+    file = from_text(text)
+    expect(file.format == FORMAT, "unknown format")
+    return _prove(file, known_run(file.run, run))
 
 
 def _prove(file: BanFile, run: Run) -> Proof:

@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 from safetensors.torch import load_file
 from torch import Tensor
 
 from troth.crypto import Digest
 from troth.errors import OperatorError
-from troth.evidence.checks import digest_of, expect
+from troth.evidence.checks import digest_of, expect, refusing
 from troth.evidence.errors import UnprovedError
-from troth.evidence.model_file import FORMAT, ModelFile, from_text, to_text
-from troth.evidence.signed_records import Name, follow_changes, founded_run, names_in, open_record
+from troth.evidence.file_format import to_text
+from troth.evidence.model_file import FORMAT, ModelFile, from_text
+from troth.evidence.signed_records import Name, follow_changes, known_run, names_in, open_record
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
@@ -74,18 +74,11 @@ def verify_model(text: str, run: Digest | None = None) -> ModelProof:
     return _verified(text, run, closed=True)
 
 
+@refusing()
 def _verified(text: str, run: Digest | None, *, closed: bool) -> ModelProof:
-    try:
-        file = from_text(text)
-        expect(file.format == FORMAT, "unknown format")
-        founded = founded_run(file.founding)
-        if run is not None and founded.id != run:
-            raise UnprovedError(f"the file is about run {founded.id.hex()}, not about run {run.hex()}")
-        return _prove(file, founded, closed=closed)
-    except UnprovedError:
-        raise
-    except (ValueError, OverflowError, msgspec.MsgspecError) as error:
-        raise UnprovedError(str(error)) from error
+    file = from_text(text)
+    expect(file.format == FORMAT, "unknown format")
+    return _prove(file, known_run(file.founding, run), closed=closed)
 
 
 def verify_state(text: str, run: Digest | None = None) -> ModelProof:

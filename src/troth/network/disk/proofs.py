@@ -10,7 +10,8 @@ from safetensors.torch import load
 
 from troth.crypto import Digest, blob_digest
 from troth.evidence.errors import UnprovedError
-from troth.evidence.model_file import model_file, to_text
+from troth.evidence.file_format import to_text
+from troth.evidence.model_file import model_file
 from troth.evidence.verify_model import verify_state
 from troth.network.disk.errors import DiskError
 from troth.network.disk.journal import FILE_NAME, certified_in, run_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from troth.crypto import Digest
 from troth.evidence.errors import UnprovedError
-from troth.evidence.model_file import MOST_BYTES
+from troth.evidence.file_format import MOST_BYTES
 from troth.evidence.verify_model import ModelProof, check_parameters, verify_state
 from troth.protocol.wire.messages import Malformed
 from troth.training.states.initial_state import InitialStateError, checked, import_initial_state

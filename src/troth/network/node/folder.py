@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from troth.crypto import Digest, Identity, tagged_hash, verify
-from troth.evidence.model_file import model_file, to_text
+from troth.evidence.file_format import to_text
+from troth.evidence.model_file import model_file
 from troth.evidence.verify_model import proves_model
 from troth.files import Lock, write_text
 from troth.network.disk.aggregates import AggregateFiles
