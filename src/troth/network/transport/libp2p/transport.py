@@ -170,11 +170,6 @@ class Libp2pTransport:
         async with self._starting:
             await self._stop()
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Our addresses, as last published for others."""
-        return self._running.published if self._running is not None else ()
-
     # Our node
 
     async def _start(self) -> None:
