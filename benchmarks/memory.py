@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -28,13 +29,13 @@ from troth.network.manifest.options import ManifestOptions
 from troth.network.node.factory import PeerFactory
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions
-from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.channel import Channel, ForwardingChannel
 from troth.protocol.core.records import MOST_OWED, StepRecord
 from troth.protocol.core.roles import PendingAudits
-from troth.protocol.core.run import Run
+from troth.protocol.recovery.builder import PeerBuilder
 from troth.protocol.wire.messages import Phase
 from troth.swarm.plan import SwarmPlan, founders_of
+from troth.training.work import Training
 
 PEERS, STEPS, SIZE = 4, 6, 100_000_000
 STATE = 2  # vectors: model and momentum
@@ -92,8 +93,8 @@ class _Factory(PeerFactory):
     def __init__(self, sampler: _Sampler) -> None:
         self._sampler = sampler
 
-    def outside(self, channel: BroadcastChannel, identity: Identity, run: Run) -> Channel:
-        return _MarkedChannel(channel, self._sampler)
+    def ports(self, ports: PeerBuilder[Training]) -> PeerBuilder[Training]:
+        return replace(ports, outside=lambda channel, _key: _MarkedChannel(channel, self._sampler))
 
 
 class _Reporter:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,10 +27,9 @@ from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions
 from troth.network.transport.base import Lane, Limits
 from troth.network.transport.tcp import TcpTransport
-from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.channel import Channel, ForwardingChannel
 from troth.protocol.core.records import StepRecord
-from troth.protocol.core.run import Run
+from troth.protocol.recovery.builder import PeerBuilder
 from troth.protocol.wire.messages import Phase
 from troth.protocol.wire.primitives import Primitives
 from troth.training import Problem
@@ -136,8 +135,8 @@ class _TimedFactory(PeerFactory):
     def ahead(self, work: TrainingWork, allowed_s: Callable[[], float]) -> GradientsAhead:
         return GradientsAhead(work)  # there is nothing to begin, and the stopwatch is the protocol's
 
-    def outside(self, channel: BroadcastChannel, identity: Identity, run: Run) -> Channel:
-        return TimedChannel(channel, self._watch)
+    def ports(self, ports: PeerBuilder[Training]) -> PeerBuilder[Training]:
+        return replace(ports, outside=lambda channel, _key: TimedChannel(channel, self._watch))
 
 
 @dataclass

@@ -5,7 +5,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,8 @@ from troth.network.node.ahead import GradientsAhead
 from troth.network.node.factory import PeerFactory
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions
-from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.core.channel import Channel
 from troth.protocol.core.records import StepRecord
-from troth.protocol.core.run import Run
+from troth.protocol.recovery.builder import PeerBuilder
 from troth.protocol.wire.primitives import Primitives
 from troth.training import Problem
 from troth.training.user_code import check_wanted
@@ -66,8 +64,8 @@ class _Factory(PeerFactory):
     def ahead(self, work: TrainingWork, allowed_s: Callable[[], float]) -> GradientsAhead:
         return GradientsAhead(work, allowed_s if self._looks_ahead else None)
 
-    def outside(self, channel: BroadcastChannel, identity: Identity, run: Run) -> Channel:
-        return TimedChannel(channel, self._watch)
+    def ports(self, ports: PeerBuilder[Training]) -> PeerBuilder[Training]:
+        return replace(ports, outside=lambda channel, _key: TimedChannel(channel, self._watch))
 
 
 @dataclass

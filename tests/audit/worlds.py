@@ -17,9 +17,7 @@ from troth.audit.report import Check, Report
 from troth.audit.signatures import SignatureChecker
 from troth.audit.small_files import check_changes, read_changes
 from troth.audit.walk import Walk
-from troth.crypto import Identity
 from troth.network.disk.journal import Journal
-from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.run import Run
 from troth.protocol.recovery.member import Member
 from troth.protocol.wire.frames import CertifiedRecord
@@ -65,6 +63,7 @@ def journalled(journals: Journals) -> Iterator[None]:
             journals.run = stage.run
             journals.begin(number)
             super().__init__(stage, number)
+            self._ports.on_announced = lambda slot, said: journals.of(self._number).announced(slot, said)
             certified = stage.recorder.certified
 
             def noted(who: int, records: Sequence[CertifiedRecord]) -> Any:
@@ -79,11 +78,6 @@ def journalled(journals: Journals) -> Iterator[None]:
             if not self._cut.journal:
                 journals.begin(self._number)
             return await super()._start_again(member)
-
-        def _open_channel(self, key: Identity, *, observing: bool = True) -> BroadcastChannel:
-            channel = super()._open_channel(key, observing=observing)
-            channel._on_announced = lambda slot, said: journals.of(self._number).announced(slot, said)
-            return channel
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage_play, "HonestPeer", Writer)

@@ -1,6 +1,7 @@
 """The parts of a rehearsal's peers: seeded coins, and for liars an attack around everything that the network gives them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,13 +14,11 @@ from troth.crypto import Identity, Seed, derive, stream
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.ahead import GradientsAhead
 from troth.network.node.factory import PeerFactory
-from troth.protocol.broadcast.channel import BroadcastChannel, OnAnnounced
+from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.link import PacketLink
-from troth.protocol.broadcast.signed_slots import SignedSlots
-from troth.protocol.broadcast.timeouts import Timeouts
-from troth.protocol.core.channel import Channel, Entropy
+from troth.protocol.core.channel import Channel
 from troth.protocol.core.coins import SeededEntropy
-from troth.protocol.core.run import Run
+from troth.protocol.recovery.builder import PeerBuilder
 from troth.protocol.wire.primitives import Primitives
 from troth.swarm.plan import SwarmPlan
 from troth.training import Problem
@@ -35,8 +34,8 @@ class RehearsalFactory(PeerFactory):
         self._plan = plan
         self._number = number
 
-    def entropy(self) -> Entropy:
-        return SeededEntropy(self._plan.seed, self._number)
+    def ports(self, ports: PeerBuilder[Training]) -> PeerBuilder[Training]:
+        return replace(ports, entropy=SeededEntropy(self._plan.seed, self._number))
 
 
 class LiarFactory(RehearsalFactory):
@@ -45,8 +44,9 @@ class LiarFactory(RehearsalFactory):
     def __init__(self, plan: SwarmPlan, number: int) -> None:
         super().__init__(plan, number)
         self._coalition = plan.coalition()
-        self._attack = self._coalition.attack_of(number)
-        self._identities = plan.identities()
+        identities = plan.identities()
+        self._fellows = {identities[k].peer: identities[k] for k in plan.liars if k != number}
+        self._colluders = frozenset(identities[k].peer for k in plan.liars)
 
     def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
         self._coalition.layout = problem.layout
@@ -55,37 +55,26 @@ class LiarFactory(RehearsalFactory):
     def ahead(self, work: TrainingWork, allowed_s: Callable[[], float]) -> GradientsAhead:
         return GradientsAhead(work)  # nothing is begun: what it contributes is not what `gradient_now` computes
 
-    def link(self, link: PacketLink, identity: Identity) -> PacketLink:
-        if not self._plan.behaviours:
-            return link
-        draw = stream(self._plan.seed, "liar", self._number)
-        fellows = {self._identities[k].peer: self._identities[k] for k in self._plan.liars if k != self._number}
-        behaviours = frozenset(self._plan.behaviours)
-        return LyingLink(link, identity, behaviours, 1.0, self._plan.attack_start, draw, fellows)
+    def ports(self, ports: PeerBuilder[Training]) -> PeerBuilder[Training]:
+        attack, board = self._coalition.attack_of(self._number), dict[Any, Any]()  # processes share no memory
+        collusion = Collusion(attack, self._colluders, ports.run, self._coalition.active, board)
+        links: list[LyingLink] = []
 
-    def channel(
-        self,
-        identity: Identity,
-        link: PacketLink,
-        bounds: Timeouts,
-        tools: Primitives,
-        slots: SignedSlots,
-        *,
-        observing: bool,
-        on_announced: OnAnnounced,
-    ) -> BroadcastChannel:
-        channel = LateChannel(identity, link, bounds, tools, slots, observing=observing, on_announced=on_announced)
-        if isinstance(link, LyingLink):
-            link.follow(channel)
-        return channel
+        def lying(key: Identity) -> PacketLink:
+            plan, draw = self._plan, stream(self._plan.seed, "liar", self._number)
+            behaviours = frozenset(plan.behaviours)
+            links[:] = [LyingLink(ports.link(key), key, behaviours, 1.0, plan.attack_start, draw, self._fellows)]
+            return links[0]
 
-    def outside(self, channel: BroadcastChannel, identity: Identity, run: Run) -> Channel:
-        colluders = frozenset(self._identities[k].peer for k in self._plan.liars)
-        board: dict[Any, Any] = {}  # processes share no memory: each liar has its own
-        assert isinstance(channel, LateChannel)
-        return self._attack.behaviour(
-            channel, identity.peer, Collusion(self._attack, colluders, run, self._coalition.active, board)
-        )
+        def outside(channel: BroadcastChannel, key: Identity) -> Channel:
+            for link in links:
+                link.follow(channel)
+            assert isinstance(channel, LateChannel)
+            behaving: Channel = attack.behaviour(channel, key.peer, collusion)
+            return behaving
+
+        link = lying if self._plan.behaviours else ports.link
+        return replace(super().ports(ports), link=link, channel=LateChannel, outside=outside)
 
 
 class _LyingWork(TrainingWork):

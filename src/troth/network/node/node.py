@@ -24,7 +24,7 @@ from troth.network.mesh.inbox import StoppedError
 from troth.network.mesh.session import Standing
 from troth.network.node.banned import explain_ban
 from troth.network.node.evidence import EvidenceFiles
-from troth.network.node.factory import PeerFactory
+from troth.network.node.factory import PeerFactory, SystemEntropy
 from troth.network.node.folder import PeerFolder
 from troth.network.node.founding import Founding, begin_with_the_others, lacking, meet_members
 from troth.network.node.names import Names
@@ -40,8 +40,9 @@ from troth.protocol.core.channel import Said
 from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.roster import Roster
-from troth.protocol.core.state import Outcome, Peer, State
+from troth.protocol.core.state import Outcome, State
 from troth.protocol.recovery.aggregates import most_kept
+from troth.protocol.recovery.builder import PeerBuilder
 from troth.protocol.recovery.member import LostFolderError, Member
 from troth.protocol.recovery.models import Downloads
 from troth.protocol.wire.primitives import Primitives
@@ -77,7 +78,7 @@ class Node:
         self._names = Names(manifest.name_of)
         self._network: NodeNetwork | None = None
         self._member: Member[Training] | None = None
-        self._channel: BroadcastChannel | None = None  # of the member, or the observer's while it comes back
+        self._ports: PeerBuilder[Training] | None = None
         self._teller = Teller(manifest, identity.peer, options, events, self._names, self._eyes())
         self.note, self.log = self._teller.note, self._teller.log  # to people; the second not on the screen
         self._factory = factory or PeerFactory()
@@ -244,6 +245,11 @@ class Node:
         return self._network
 
     @property
+    def _channel(self) -> BroadcastChannel | None:
+        """The member's, or the observer's while it comes back."""
+        return None if self._ports is None else self._ports.opened
+
+    @property
     def _own_channel(self) -> BroadcastChannel:
         assert self._channel is not None
         return self._channel
@@ -251,14 +257,10 @@ class Node:
     def _make_member(self, me: Identity) -> Member[Training]:
         assert self._first is not None
         found, self._first = self._folder.last(self._first), None
-        channel = self._open_channel(me)
-        outside = self._factory.outside(channel, me, self._manifest.run)
-        entropy, keys = self._factory.entropy(), self._folder.record_keys
-        peer = Peer(self._seat, self._manifest.run, self._ahead, outside, entropy, self._tools, record_keys=keys)
-        self._member = Member(
-            peer,
+        ports = self._open_ports(me)
+        self._member = ports.member(
+            ports.peer(self._seat, me),
             found.state,
-            lambda successor: self._open_channel(successor, observing=True),
             self._manifest.steps,
             certified=self._folder.certified(found.state.step),
             lacks=found.lacks,
@@ -275,8 +277,7 @@ class Node:
         )
         return self._member
 
-    def _open_channel(self, me: Identity, *, observing: bool = False) -> BroadcastChannel:
-        """The channel that this peer is on from now on: a member's, or an observer's, who only listens."""
+    def _open_ports(self, me: Identity) -> PeerBuilder[Training]:
         slots = self._folder.slots
         assert slots is not None
 
@@ -284,10 +285,21 @@ class Node:
             self._folder.journal.announced(slot, said)
             self._teller.course.announced(slot, said, self._own_channel.position.members)
 
-        given = me, self._factory.link(self._connected.link, me), self._manifest.timeouts, self._tools, slots
-        kind = BroadcastChannel if observing else self._factory.channel
-        self._channel = kind(*given, observing=observing, on_announced=on_announced)
-        return self._channel
+        ports = PeerBuilder(
+            run=self._manifest.run,
+            work=self._ahead,
+            tools=self._tools,
+            bounds=self._manifest.timeouts,
+            link=lambda _key: self._connected.link,
+            slots=slots,
+            entropy=SystemEntropy(),
+            record_keys=self._folder.record_keys,
+            on_announced=on_announced,
+        )
+        ports = self._factory.ports(ports)
+        ports.open(me, observing=False)
+        self._ports = ports
+        return ports
 
     @property
     def state(self) -> State[Training] | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -13,11 +14,11 @@ from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.errors import LeftOutError, StalledError
-from troth.protocol.core.state import Outcome, Peer, State
+from troth.protocol.core.state import Outcome, State
 from troth.protocol.recovery.member import Member
 from troth.protocol.wire.frames import CertifiedRecord, Packet, RestartCertificate, Value
 from troth.simulation.chaos.memory_probe import MeasuredLink, held_bytes
-from troth.simulation.chaos.stage import FreshCoins, Stage
+from troth.simulation.chaos.stage import Stage
 from troth.simulation.chaos.virtual_time import VirtualLink
 from troth.simulation.lockstep.drop_outs import DroppingChannel, PowerCutError
 from troth.training.work import Training, TrainingWork
@@ -78,15 +79,20 @@ class HonestPeer:
         self._clock = plan.network.clocks.get(number, (0.0, 0.0))
         self._journal = NotedSignedSlots(stage.recorder.incarnation_began)
         self._link = stage.time.link(self._identity.peer, *self._clock)
-        self._entropy = FreshCoins(plan.seed, number)
-        self._record_keys = stage.record_keys(number)
+        seconds = plan.network.slow.get(number, 0.0)
+        self._ports = replace(
+            stage.ports(number),
+            work=stage.work(partial(SlowWork, seconds=seconds, link=self._link)),
+            link=self._link_for,
+            slots=self._journal,
+            outside=self._outside,
+        )
         self._first = stage.first_state()
-        self._first_channel = self._channel = self._open_channel(self._identity, observing=False)
+        self._first_channel: BroadcastChannel | None = None
 
     async def run(self) -> None:
-        channel = self._first_channel
-        cut = DroppingChannel(channel, self._cut, self._lose_power_in) if self._cut else channel
-        member = self._make_member(self._first, cut)
+        channel = self._first_channel = self._ports.open(self._identity, observing=False)
+        member = self._make_member(self._first)
         try:
             await self._follow(member.take_part(channel))
             return
@@ -96,7 +102,7 @@ class HonestPeer:
             member = await self._start_again(member)
             if self._signed_nothing_in(member.state):  # simply go on
                 with suppress(LeftOutError, StalledError):
-                    await self._follow(member.take_part(self._channel))
+                    await self._follow(member.take_part(self._ports.opened))
                     return
         except (LeftOutError, StalledError):
             if self._number in self._stage.world.steady and not self._stage.plan.blackout:
@@ -121,7 +127,7 @@ class HonestPeer:
 
     async def _follow(self, steps: AsyncIterator[Outcome[Training]]) -> None:
         async for outcome in steps:
-            self._stage.recorder.step_ended(self._number, outcome, self._channel.pacing.timeouts)
+            self._stage.recorder.step_ended(self._number, outcome, self._ports.opened.pacing.timeouts)
             if outcome.record.step >= self._stage.plan.steps - 1:
                 return
 
@@ -140,12 +146,13 @@ class HonestPeer:
         assert self._cut.down is not None
         await self._link.off(self._cut.down)
         self._stage.recorder.power_came_back(self._number)
-        channel = self._open_channel(self._identity, observing=False)
+        assert self._first_channel is not None
+        channel = self._ports.open(self._identity, observing=False)
         channel.pacing.next_timeouts = self._first_channel.pacing.next_timeouts  # they last as long as the state does
         if self._cut.journal:
-            return self._make_member(member.state, channel, member.certified, member.past)
-        self._record_keys = self._stage.record_keys(self._number, lost=1)
-        return self._make_member(self._first, channel)
+            return self._make_member(member.state, member.certified, member.past)
+        self._ports.record_keys = self._stage.record_keys(self._number, lost=1)
+        return self._make_member(self._first)
 
     def _signed_nothing_in(self, state: State[Training]) -> bool:
         """Whether the journal is left and shows no signature for this step: then nothing can be signed twice."""
@@ -157,39 +164,34 @@ class HonestPeer:
     def _make_member(
         self,
         state: State[Training],
-        channel: Channel,
         certified: Sequence[CertifiedRecord] = (),
         past: Sequence[State[Training]] = (),
     ) -> Member[Training]:
-        stage, me = self._stage, self._identity
-        seconds = stage.plan.network.slow.get(self._number, 0.0)
-        work = stage.work(partial(SlowWork, seconds=seconds, link=self._link))
-        outside = stage.wrapped(me.peer, channel, self._channel)
-        peer = Peer(
-            me, stage.run, work, outside, self._entropy, stage.tools, self._channel, record_keys=self._record_keys
-        )
-        return Member(
-            peer,
+        recorder = self._stage.recorder
+        return self._ports.member(
+            self._ports.peer(self._identity),
             state,
-            self._open_channel,
             certified=certified,
             past=past,
-            restart_with=stage.recorder.confirmed,
-            wrap=lambda opened, key: stage.wrapped(key.peer, opened, opened),
-            on_certified=partial(stage.recorder.certified, self._number),
+            restart_with=recorder.confirmed,
+            on_certified=partial(recorder.certified, self._number),
         )
 
-    def _open_channel(self, key: Identity, *, observing: bool = True) -> BroadcastChannel:
+    def _link_for(self, key: Identity) -> PacketLink:
         stage, link = self._stage, cast(PacketLink, self._link)
         if key is not self._identity:
             link = stage.time.link(key.peer, *self._clock, home=self._identity.peer)
         if self._cut:
             link = NotedLink(link, key.peer, stage.world.said)
-        link = MeasuredLink(link, self._measure)
-        self._channel = BroadcastChannel(key, link, stage.bounds, stage.tools, self._journal, observing=observing)
-        return self._channel
+        return MeasuredLink(link, self._measure)
+
+    def _outside(self, opened: BroadcastChannel, key: Identity) -> Channel:
+        """The channel as steps see it: the first one until the power goes."""
+        drops = self._cut if opened is self._first_channel else None
+        channel = DroppingChannel(opened, drops, self._lose_power_in) if drops else opened
+        return self._stage.wrapped(key.peer, channel, opened)
 
     def _measure(self) -> int:
-        held = held_bytes(self._channel)
+        held = held_bytes(self._ports.opened)
         self._stage.recorder.held(held)
         return held

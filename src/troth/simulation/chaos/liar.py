@@ -1,6 +1,7 @@
 """A liar's way through a world: honest code, behind a link, a channel and gradients that lie."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,13 +13,11 @@ from troth.attacks.wire.late_channel import LateChannel
 from troth.attacks.wire.link import LyingLink
 from troth.crypto import Identity, PeerId, Seed, stream
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.errors import LeftOutError, StalledError
-from troth.protocol.core.state import Peer
 from troth.protocol.recovery.member import Member, RemovedError
 from troth.protocol.step.step import run_step
-from troth.simulation.chaos.stage import FreshCoins, Stage
+from troth.simulation.chaos.stage import Stage
 from troth.simulation.chaos.world import forged
 from troth.training.work import Training, TrainingWork
 
@@ -65,7 +64,7 @@ class Liar:
         self._draw = stream(plan.seed, "liar at the door", number)
         link = stage.time.link(me)
         served = PoisonedLink(link, self._identity, self._door_lies, self._draw, fellows) if self._door_lies else link
-        self._link = LyingLink(
+        lying = LyingLink(
             served,
             self._identity,
             plan.liars.get(number, frozenset()) - DOOR_LIES.keys(),
@@ -74,20 +73,22 @@ class Liar:
             fellows,
             self._free,
         )
-        stage.recorder.count_lies(me, self._link.lies)
-        self._journal = SignedSlotsInMemory()
-        inner = LateChannel(self._identity, self._link, stage.bounds, stage.tools, self._journal)
-        self._link.follow(inner)
-        self._collusion = self._collude(number)
-        channel = inner if self._collusion is None else self._behaving(inner, self._identity, self._collusion)
+        stage.recorder.count_lies(me, lying.lies)
         start = plan.forge_from.get(number, plan.steps)
         known = partial(_LyingWork, me=me, start=start, forged=stage.world.forged)
-        work = stage.work(partial(known, free=self._free, spike=plan.spikes))
-        entropy = FreshCoins(plan.seed, number)
-        outside = stage.wrapped(me, self._about_strangers(channel), inner)
-        self._inner = inner
-        keys = stage.record_keys(number)
-        self._peer = Peer(self._identity, stage.run, work, outside, entropy, stage.tools, inner, record_keys=keys)
+        self._collusion = self._collude(number)
+        self._ports = replace(
+            stage.ports(number),
+            work=stage.work(partial(known, free=self._free, spike=plan.spikes)),
+            link=lambda _key: lying,
+            channel=LateChannel,
+            outside=self._outside,
+        )
+        self._first = self._ports.open(self._identity, observing=False)
+        lying.follow(self._first)
+        self._peer = self._ports.peer(self._identity)
+        if not self._lies_on_return:
+            self._ports.channel = BroadcastChannel
         self._state = stage.first_state()
 
     async def run(self) -> None:
@@ -110,7 +111,7 @@ class Liar:
         """Take part, and serve those who are outside, as members do: what its links and channels make of it."""
         plan, member = self._stage.plan, self._member()
         try:
-            async for outcome in member.take_part(self._inner):
+            async for outcome in member.take_part(self._first):
                 self._state = outcome.state
                 if outcome.record.step >= plan.steps - 1:
                     return
@@ -122,7 +123,7 @@ class Liar:
         await self._come_back(member)
 
     def _member(self) -> Member[Training]:
-        return Member(self._peer, self._state, self._open_to_observe, self._stage.plan.steps, wrap=self._wrap)
+        return self._ports.member(self._peer, self._state, self._stage.plan.steps)
 
     async def _come_back(self, member: Member[Training]) -> None:
         while True:
@@ -133,9 +134,6 @@ class Liar:
             except (LeftOutError, StalledError):
                 if not self._stage.plan.liars_return:
                     raise
-
-    def _about_strangers(self, channel: Channel) -> Channel:
-        return DoorLiar(channel, self._door_lies, self._draw, lambda: self._state) if self._door_lies else channel
 
     def _free(self) -> bool:
         """Whether it may lie now: a member that has just come back is audited (SPEC B4), and behaves."""
@@ -161,15 +159,11 @@ class Liar:
     def _lies_on_return(self) -> bool:
         return self._stage.plan.liars_return and self._collusion is not None
 
-    def _wrap(self, channel: BroadcastChannel, key: Identity) -> Channel:
-        if not self._lies_on_return or self._collusion is None:
-            return self._about_strangers(channel)
-        return self._about_strangers(self._behaving(channel, key, self._collusion))
-
-    def _behaving(self, channel: BroadcastChannel, key: Identity, collusion: Collusion) -> Channel:
-        behaving: Channel = collusion.attack.behaviour(channel, key.peer, collusion)
-        return behaving
-
-    def _open_to_observe(self, key: Identity) -> BroadcastChannel:
-        stage, kind = self._stage, LateChannel if self._lies_on_return else BroadcastChannel
-        return kind(key, self._link, stage.bounds, stage.tools, self._journal, observing=True)
+    def _outside(self, opened: BroadcastChannel, key: Identity) -> Channel:
+        """The channel as steps see it, behind its lies: to members, and about strangers."""
+        channel: Channel = opened
+        if self._collusion is not None and (opened is self._first or self._lies_on_return):
+            channel = self._collusion.attack.behaviour(opened, key.peer, self._collusion)
+        if self._door_lies:
+            channel = DoorLiar(channel, self._door_lies, self._draw, lambda: self._state)
+        return self._stage.wrapped(key.peer, channel, opened)

@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from troth.crypto import Identity, PeerId, derive
+from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
 from troth.protocol.core.channel import Channel, Noticed
 from troth.protocol.core.coins import Coins, SeededEntropy
 from troth.protocol.core.record_keys import RecordKeys
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.core.state import State
+from troth.protocol.recovery.builder import PeerBuilder
 from troth.simulation.chaos.faults import Deliver, deliveries
 from troth.simulation.chaos.plan import Plan
 from troth.simulation.chaos.recorder import Recorder
@@ -86,6 +88,22 @@ class Stage:
         work = self.world.work
         training = work.first(derive(self.plan.seed, "model"))
         return State.first(self.run, training, work.digest(training))
+
+    def ports(self, number: int) -> PeerBuilder[Training]:
+        """What an honest peer is made of that nothing fails."""
+        identity = self.identities[number]
+        own = self.time.link(identity.peer)
+        return PeerBuilder(
+            run=self.run,
+            work=self.work(TrainingWork),
+            tools=self.tools,
+            bounds=self.bounds,
+            link=lambda key: own if key is identity else self.time.link(key.peer, home=identity.peer),
+            slots=SignedSlotsInMemory(),
+            entropy=FreshCoins(self.plan.seed, number),
+            record_keys=self.record_keys(number),
+            outside=lambda opened, key: self.wrapped(key.peer, opened, opened),
+        )
 
     def wrapped(self, peer: PeerId, channel: Channel, noticed: Noticed) -> Channel:
         return channel if self._wrap is None else self._wrap(peer, channel, noticed)

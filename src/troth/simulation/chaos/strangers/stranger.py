@@ -1,19 +1,19 @@
 """A stranger's way through a world: it comes to the door, honestly or to cheat, takes part once it is in, and may go away
 and come again meanwhile (SPEC J3–J7)."""
 
+from dataclasses import replace
 from functools import partial
+from typing import cast
 
 from troth.crypto import Identity, Seed
-from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
 from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.core.roles import gradient_seed
-from troth.protocol.core.state import Peer
 from troth.protocol.recovery.member import Member, RemovedError
 from troth.simulation.chaos.honest import NotedLink
 from troth.simulation.chaos.plan import HONEST
-from troth.simulation.chaos.stage import FreshCoins, Stage
+from troth.simulation.chaos.stage import Stage
 from troth.simulation.chaos.strangers.flood import Flood
 from troth.simulation.chaos.strangers.work import StrangeWork, TwoProbesLink
 from troth.simulation.lockstep.drop_outs import PowerCutError
@@ -40,8 +40,7 @@ class Stranger:
         self._leave = stage.plan.leaves.get(number)
         self._first = self._identity = stage.identities[number]
         self._link = stage.time.link(self._first.peer)
-        self._journal = SignedSlotsInMemory()
-        self._entropy = FreshCoins(stage.plan.seed, number)
+        self._ports = replace(stage.ports(number), link=self._link_for)
         self._member = self._make_member()
 
     @property
@@ -76,7 +75,7 @@ class Stranger:
         steps = member.come_back(self._identity) if member.has_seat else member.join(hashes=_HASHES)
         async for outcome in steps:
             if self.behaviour == HONEST:
-                stage.recorder.step_ended(self._number, outcome, self._channel.pacing.timeouts)
+                stage.recorder.step_ended(self._number, outcome, self._ports.opened.pacing.timeouts)
             if self._leave is not None and self._leave.inside and self.is_member:
                 self._lose_power_in(self._leave.at)
             if outcome.record.step >= stage.plan.steps - 1:
@@ -91,7 +90,7 @@ class Stranger:
         """Go on under another key: a successor key, if this peer has a seat, or as somebody else."""
         self._identity, self._leave = self._stage.successors[self._number], None
         if not self._member.has_seat:
-            self._journal = SignedSlotsInMemory()
+            self._ports.slots, self._ports.record_keys = SignedSlotsInMemory(), self._stage.record_keys(self._number)
             self._member = self._make_member()
 
     # Lies
@@ -108,28 +107,18 @@ class Stranger:
     # Its parts
 
     def _make_member(self) -> Member[Training]:
-        stage, me = self._stage, self._identity
-        channel = self._open_channel(me)
         strange = partial(StrangeWork, behaviour=self.behaviour, copied_seed=self._copied_seed, lies=self._lies)
-        outside = stage.wrapped(me.peer, channel, channel)
-        work, keys = stage.work(strange), stage.record_keys(self._number)
-        peer = Peer(me, stage.run, work, outside, self._entropy, stage.tools, channel, record_keys=keys)
-        return Member(
-            peer,
-            stage.first_state(),
-            self._open_channel,
-            wrap=lambda opened, key: stage.wrapped(key.peer, opened, opened),
-            on_certified=partial(stage.recorder.certified, self._number)
-            if self.behaviour == HONEST
-            else lambda _made: None,
-        )
+        self._ports.work = self._stage.work(strange)
+        self._ports.open(self._identity)
+        peer, first = self._ports.peer(self._identity), self._stage.first_state()
+        if self.behaviour != HONEST:
+            return self._ports.member(peer, first)
+        return self._ports.member(peer, first, on_certified=partial(self._stage.recorder.certified, self._number))
 
-    def _open_channel(self, key: Identity) -> BroadcastChannel:
-        stage, link = self._stage, self._link
+    def _link_for(self, key: Identity) -> PacketLink:
+        stage, link = self._stage, cast(PacketLink, self._link)
         if key is not self._first:
             link = stage.time.link(key.peer, home=self._first.peer)
-        packets: PacketLink = NotedLink(link, key.peer, stage.world.said) if self.behaviour == HONEST else link
         if self.behaviour == "two":
-            packets = TwoProbesLink(packets, key, stage.tools)
-        self._channel = BroadcastChannel(key, packets, stage.bounds, stage.tools, self._journal, observing=True)
-        return self._channel
+            return TwoProbesLink(link, key, stage.tools)
+        return NotedLink(link, key.peer, stage.world.said) if self.behaviour == HONEST else link
