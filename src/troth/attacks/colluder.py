@@ -41,6 +41,11 @@ class ColludingChannel(ForwardingChannel):
     forgetful: ClassVar[bool] = (
         True  # keeps nothing from step to step; each class says it for itself, or is not believed
     )
+    _members: frozenset[PeerId] = frozenset()  # of the attempt
+
+    def __init_subclass__(cls, *, forgetful: bool = False) -> None:
+        if forgetful:
+            cls.forgetful = True
 
     def __init__(self, honest: LiarsChannel, me: PeerId, collusion: Collusion) -> None:
         super().__init__(honest)
@@ -52,7 +57,20 @@ class ColludingChannel(ForwardingChannel):
         self._active = collusion.active
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
-        return await self._honest.announce(slot, self._shielding(message), view)
+        self._members = view.members
+        said = self._shielding(message)
+        if self._active(slot.step):
+            said = self._instead(slot, said)
+        announced = await self._honest.announce(slot, said, view)
+        self._heard(slot, announced)
+        return announced
+
+    def _instead(self, slot: Slot, message: Message) -> Message:
+        """What to say in place of this while the coalition attacks."""
+        return message
+
+    def _heard(self, slot: Slot, announced: Said) -> None:
+        """Take note of what all have announced."""
 
     async def announce_last(self, slot: Slot, choose: Choose, view: AttemptView) -> Said:
         """So that behaviours can be put around each other."""

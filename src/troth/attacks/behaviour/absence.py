@@ -1,16 +1,15 @@
 """Liars that stop speaking, for good."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient import GradientAttack
-from troth.crypto import PeerId, Slot
+from troth.crypto import Slot
 from troth.protocol.core.channel import AttemptView, Exchange, Scatter
 from troth.protocol.core.errors import CannotGoOnError
-from troth.protocol.wire.messages import Announced, Message, Phase
+from troth.protocol.wire.messages import Message, Phase
 from troth.protocol.wire.phases import phase_of
 
 _PHASES = {"commit": Phase.COMMIT, "clip": Phase.CLIP, "reveal": Phase.REVEAL, "report": Phase.REPORT}
@@ -20,15 +19,13 @@ class VanishedError(CannotGoOnError):
     """The attacker stops its machine."""
 
 
-class Vanisher(ColludingChannel):
+class Vanisher(ColludingChannel, forgetful=True):
     """Goes silent for good, after the announcement that the attack names."""
 
-    forgetful: ClassVar[bool] = True
-
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
-        if self._active(slot.step) and phase_of(message) > _PHASES[self._collusion.attack.after]:
+    def _instead(self, slot: Slot, message: Message) -> Message:
+        if phase_of(message) > _PHASES[self._collusion.attack.after]:
             raise VanishedError(f"vanished after {self._collusion.attack.after}")
-        return await super().announce(slot, message, view)
+        return message
 
     async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
         after_commit = isinstance(blobs, Scatter) and self._collusion.attack.after == "commit"
@@ -38,32 +35,23 @@ class Vanisher(ColludingChannel):
 
 
 @dataclass(frozen=True)
-class Vanish(GradientAttack):
+class Vanish(GradientAttack, behaves=Vanisher):
     """go silent for good right after an announcement: after=commit, clip, reveal or report"""
 
     after: str = "commit"
-    behaviour: ClassVar[type[ColludingChannel]] = Vanisher
-    needs_protocol: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.after not in _PHASES:
             raise AttackError(f"vanish:after= is one of {', '.join(_PHASES)}, got '{self.after}'")
 
 
-class Leaver(ColludingChannel):
+class Leaver(ColludingChannel, forgetful=True):
     """Says nothing more, from the first announcement of a step on."""
 
-    forgetful: ClassVar[bool] = True
-
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
-        if self._active(slot.step):
-            raise VanishedError("left the run")
-        return await super().announce(slot, message, view)
+    def _instead(self, slot: Slot, message: Message) -> Message:
+        raise VanishedError("left the run")
 
 
 @dataclass(frozen=True)
-class Leave(GradientAttack):
+class Leave(GradientAttack, behaves=Leaver):
     """leave: no lie, no sign of life, as many at once as the run says it can bear"""
-
-    behaviour: ClassVar[type[ColludingChannel]] = Leaver
-    needs_protocol: ClassVar[bool] = True

@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack
 from troth.crypto import Digest, PeerId, Slot, blob_digest
-from troth.protocol.core.channel import AttemptView, Exchange, Scatter
-from troth.protocol.wire.messages import NO_BASIS, Accusation, Accuse, Announced, Commit, Kind, Message, Report
+from troth.protocol.core.channel import AttemptView, Exchange, Said, Scatter
+from troth.protocol.wire.messages import NO_BASIS, Accusation, Accuse, Kind, Message, Phase
 
 _MOST_LIES = 1024  # accusations in a message
 
@@ -32,17 +32,16 @@ class FalseAccuser(ColludingChannel):
             self._honest_contributors = tuple(honest) or self._honest_contributors
         return received
 
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
-        if isinstance(message, Accuse) and self._active(slot.step):
-            message = msgspec.structs.replace(message, accusations=(*message.accusations, *self._lies(slot.step)))
-        announced = await super().announce(slot, message, view)
-        self._note(slot.step, message, announced)
-        return announced
+    def _instead(self, slot: Slot, message: Message) -> Message:
+        if isinstance(message, Accuse):
+            return msgspec.structs.replace(message, accusations=(*message.accusations, *self._lies(slot.step)))
+        return message
 
-    def _note(self, step: int, message: Message, announced: Mapping[PeerId, Announced]) -> None:
+    def _heard(self, slot: Slot, announced: Said) -> None:
         """Keep digests: an accusation that names no message which was really sent is not heard (SPEC E2)."""
-        if isinstance(message, Commit | Report):
-            kinds = (Kind.GRADIENT,) if isinstance(message, Commit) else (k for k in Kind if k != Kind.GRADIENT)
+        if slot.phase in (Phase.COMMIT, Phase.REPORT):
+            step, commit = slot.step, slot.phase == Phase.COMMIT
+            kinds = (Kind.GRADIENT,) if commit else (k for k in Kind if k != Kind.GRADIENT)
             recent = {key: digest for key, digest in self._signed.items() if key[0] >= step - 2}
             said = {peer: blob_digest(one.envelope.payload) for peer, one in announced.items()}
             self._signed = recent | {(step, kind, p): said[p] for kind in kinds for p in said}
@@ -60,11 +59,8 @@ class FalseAccuser(ColludingChannel):
 
 
 @dataclass(frozen=True)
-class FalseAccusation(GradientAttack):
+class FalseAccusation(GradientAttack, behaves=FalseAccuser):
     """as owner of a part, accuse an honest contributor of a wrong report"""
-
-    behaviour: ClassVar[type[ColludingChannel]] = FalseAccuser
-    needs_protocol: ClassVar[bool] = True
 
 
 class MassAccuser(FalseAccuser):
@@ -84,27 +80,17 @@ class MassAccuser(FalseAccuser):
 
 
 @dataclass(frozen=True)
-class MassAccusation(GradientAttack):
+class MassAccusation(GradientAttack, behaves=MassAccuser):
     """accuse everyone of everything, to keep the others busy"""
 
-    behaviour: ClassVar[type[ColludingChannel]] = MassAccuser
-    needs_protocol: ClassVar[bool] = True
 
-
-class SilentValidator(ColludingChannel):
+class SilentValidator(ColludingChannel, forgetful=True):
     """Recomputes nothing and accuses nobody, whatever it sees."""
 
-    forgetful: ClassVar[bool] = True
-
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
-        if isinstance(message, Accuse) and self._active(slot.step):
-            message = msgspec.structs.replace(message, accusations=())
-        return await super().announce(slot, message, view)
+    def _instead(self, slot: Slot, message: Message) -> Message:
+        return msgspec.structs.replace(message, accusations=()) if isinstance(message, Accuse) else message
 
 
 @dataclass(frozen=True)
-class SilentValidation(GradientAttack):
+class SilentValidation(GradientAttack, behaves=SilentValidator):
     """as validator, never accuse anybody"""
-
-    behaviour: ClassVar[type[ColludingChannel]] = SilentValidator
-    needs_protocol: ClassVar[bool] = True

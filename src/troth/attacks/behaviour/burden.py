@@ -1,8 +1,6 @@
 """Burdens for everyone else: votes full of charges that nobody brought, complaints about parts that did come."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import msgspec
 
@@ -10,8 +8,7 @@ from troth.attacks.behaviour.public import owners_now
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack, SignFlip
 from troth.crypto import PeerId, Slot, stream
-from troth.protocol.core.channel import AttemptView
-from troth.protocol.wire.messages import MOST_CHARGES, Announced, Ballot, Clip, Kind, Message, Verdict, Vote
+from troth.protocol.wire.messages import MOST_CHARGES, Ballot, Clip, Kind, Message, Verdict, Vote
 
 _LATE = 2**61  # steps that nobody will ever make, in numbers with the longest encoding
 
@@ -19,13 +16,10 @@ _LATE = 2**61  # steps that nobody will ever make, in numbers with the longest e
 class PaddingJuror(ColludingChannel):
     """Votes as its coalition does, and on thousands of invented charges besides."""
 
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
-        if isinstance(message, Vote) and self._active(slot.step):
-            said = self._shielding(message)
-            assert isinstance(said, Vote)
-            padding = self._padding()[: MOST_CHARGES - len(said.ballots)]
-            return await self._honest.announce(slot, Vote((*said.ballots, *padding)), view)
-        return await super().announce(slot, message, view)
+    def _instead(self, slot: Slot, message: Message) -> Message:
+        if isinstance(message, Vote):
+            return Vote((*message.ballots, *self._padding()[: MOST_CHARGES - len(message.ballots)]))
+        return message
 
     def _padding(self) -> tuple[Ballot, ...]:
         """The same for all colluders: a charge that several vote on costs the others the most."""
@@ -55,15 +49,10 @@ def invented(seed: bytes, count: int) -> tuple[Ballot, ...]:
 class Complainer(ColludingChannel):
     """As owner, claims that a contributor's part did not come: another in each attempt, one colluding owner after the other."""
 
-    _members: frozenset[PeerId] = frozenset()
-
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
-        self._members = view.members
-        if isinstance(message, Clip) and self._active(slot.step):
-            missed = self._misses(slot)
-            if missed is not None:
-                message = msgspec.structs.replace(message, centers=(), missing=(missed,))
-        return await super().announce(slot, message, view)
+    def _instead(self, slot: Slot, message: Message) -> Message:
+        if isinstance(message, Clip) and (missed := self._misses(slot)) is not None:
+            return msgspec.structs.replace(message, centers=(), missing=(missed,))
+        return message
 
     def _misses(self, slot: Slot) -> PeerId | None:
         """Contributor whose part this owner claims not to have, if it is its turn."""
@@ -76,12 +65,10 @@ class Complainer(ColludingChannel):
 
 
 @dataclass(frozen=True)
-class PadVotes(SignFlip):
+class PadVotes(SignFlip, behaves=PaddingJuror):
     """flip signs, and add to every vote as many ballots on charges that nobody brought as a message can hold"""
 
     ballots: int = MOST_CHARGES - 1
-    behaviour: ClassVar[type[ColludingChannel]] = PaddingJuror
-    needs_protocol: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,8 +77,5 @@ class PadVotes(SignFlip):
 
 
 @dataclass(frozen=True)
-class Complain(GradientAttack):
+class Complain(GradientAttack, behaves=Complainer):
     """as owner, complain about parts that did come: every complaint repeats the attempt"""
-
-    behaviour: ClassVar[type[ColludingChannel]] = Complainer
-    needs_protocol: ClassVar[bool] = True

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from troth.attacks.behaviour.public import audits_among_committed
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import SignFlip
 from troth.crypto import PeerId, Slot
-from troth.protocol.core.channel import AttemptView
-from troth.protocol.wire.messages import Accuse, Announced, Commit, Message
+from troth.protocol.core.channel import AttemptView, Said
+from troth.protocol.wire.messages import Accuse, Announced, Message, Phase
 
 
 class CoinGrinder(ColludingChannel):
@@ -17,7 +16,7 @@ class CoinGrinder(ColludingChannel):
 
     _commits: Mapping[PeerId, Announced]
 
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
         if isinstance(message, Accuse) and self._active(slot.step):
             said = self._shielding(message)
             assert isinstance(said, Accuse)
@@ -26,10 +25,11 @@ class CoinGrinder(ColludingChannel):
                 return None if self._would_be_audited(slot, said, honest) else said
 
             return await self._honest.announce_last(slot, choose, view)
-        announced = await super().announce(slot, message, view)
-        if isinstance(message, Commit):
+        return await super().announce(slot, message, view)
+
+    def _heard(self, slot: Slot, announced: Said) -> None:
+        if slot.phase == Phase.COMMIT:
             self._commits = announced
-        return announced
 
     def _would_be_audited(self, slot: Slot, said: Accuse, honest: Mapping[PeerId, Announced]) -> bool:
         """Whether the next roles, if all liars open their coins, have an honest validator audit this one."""
@@ -41,8 +41,5 @@ class CoinGrinder(ColludingChannel):
 
 
 @dataclass(frozen=True)
-class Grind(SignFlip):
+class Grind(SignFlip, behaves=CoinGrinder):
     """flip signs, and withhold coin B whenever it would have an honest validator audit the liar"""
-
-    behaviour: ClassVar[type[ColludingChannel]] = CoinGrinder
-    needs_protocol: ClassVar[bool] = True

@@ -31,10 +31,10 @@ from troth.attacks.behaviour.public import audits_among_committed, contributors_
 from troth.attacks.colluder import ColludingChannel, Collusion, LiarsChannel
 from troth.attacks.gradient import GradientAttack, positive
 from troth.crypto import PeerId, Slot
-from troth.protocol.core.channel import AttemptView
+from troth.protocol.core.channel import AttemptView, Said
 from troth.protocol.core.roster import MOST_STRIKES
 from troth.protocol.core.run import Run
-from troth.protocol.wire.messages import Accuse, Announced, Commit, Message
+from troth.protocol.wire.messages import Accuse, Announced, Message, Phase
 
 # P contributors, D coordinates
 
@@ -143,7 +143,7 @@ class _Cover(CoveringColluder):
 class _Keeper(CoinGrinder):
     """Opens its coin last, or not, as the head decides."""
 
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
         if isinstance(message, Accuse):
             head(self._collusion).tell_coin(slot, self._me, message.coin)
         return await super().announce(slot, message, view)
@@ -168,11 +168,9 @@ class Adaptive(ColludingChannel):
         channel = FalseAccuser(channel, me, replace(collusion, active=self._head.outvote))
         super().__init__(channel, me, collusion)
 
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
-        announced = await super().announce(slot, message, view)
-        if isinstance(message, Commit):
+    def _heard(self, slot: Slot, announced: Said) -> None:
+        if slot.phase == Phase.COMMIT:
             self._head.hear_commits(slot.step, announced)
-        return announced
 
 
 def head(collusion: Collusion) -> Coordinator:
@@ -184,12 +182,10 @@ def head(collusion: Collusion) -> Coordinator:
 
 
 @dataclass(frozen=True)
-class Adapt(GradientAttack):
+class Adapt(GradientAttack, behaves=Adaptive):
     """act as one: in each step the liar with the least to lose plays the worst part that the public state allows"""
 
     shift: float = 1.0  # how far the aggregate of a step's liar is off, in radii over the number of contributors
-    behaviour: ClassVar[type[ColludingChannel]] = Adaptive
-    needs_protocol: ClassVar[bool] = True
     covers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -19,13 +19,12 @@ from torch import Tensor
 
 from troth.attacks.behaviour.owners import ShiftingOwner
 from troth.attacks.behaviour.public import audits_among_committed, contributors_of
-from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack, positive
 from troth.crypto import PeerId, Slot, projection_signs
-from troth.protocol.core.channel import AttemptView, Exchange, Scatter
+from troth.protocol.core.channel import AttemptView, Exchange, Said, Scatter
 from troth.protocol.core.coins import combine
 from troth.protocol.core.parts import part_bounds
-from troth.protocol.wire.messages import Announced, Commit, Message, Report, ReportNumbers, Reveal
+from troth.protocol.wire.messages import Announced, Message, Phase, Report, ReportNumbers, Reveal
 
 # P contributors, K projections, D coordinates
 
@@ -55,19 +54,20 @@ class CoveringColluder(ShiftingOwner):
         shifted_D: Tensor = mean_D - mean_D / length * self._collusion.attack.shift * self._tau(rows_PD.shape[1])
         return shifted_D
 
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
         if isinstance(message, Report) and message.numbers and self._active(slot.step):
             honest = message
             # Last, since colluding owners must have worked out first what is missing.
             return await self._honest.announce_last(slot, lambda _: self._absorbing(slot, honest), view)
-        announced = await super().announce(slot, message, view)
-        if isinstance(message, Commit):
+        return await super().announce(slot, message, view)
+
+    def _heard(self, slot: Slot, announced: Said) -> None:
+        if slot.phase == Phase.COMMIT:
             self._commits = announced
-        if isinstance(message, Reveal):
+        if slot.phase == Phase.REVEAL:
             self._coins_a = {p: a.message.coin for p, a in announced.items() if isinstance(a.message, Reveal)}
             for part in self._forged:
                 self._missing_by_part(slot)[part] = self._missing(slot, part)
-        return announced
 
     def _missing_by_part(self, slot: Slot) -> dict[int, NDArray[np.float64]]:
         """Gaps that colluding owners told the others."""
@@ -137,13 +137,11 @@ class CoveringColluder(ShiftingOwner):
 
 
 @dataclass(frozen=True)
-class CoveredAggregate(GradientAttack):
+class CoveredAggregate(GradientAttack, behaves=CoveringColluder):
     """as owner, shift the aggregate by `shift` radii, while colluders absorb the traces in their reports"""
 
     shift: float = 0.3
     foresight: bool = False
-    behaviour: ClassVar[type[ColludingChannel]] = CoveringColluder
-    needs_protocol: ClassVar[bool] = True
     covers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

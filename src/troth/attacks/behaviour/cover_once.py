@@ -5,7 +5,6 @@ is where they put it, whatever audits find later. With `scale=edge` they stay ju
 announced numbers (SPEC V2, V3), so that no dispute stops the step.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,12 +15,11 @@ from torch import Tensor
 
 from troth.aggregation import centered_clip, clip_residual
 from troth.attacks.behaviour.cover import CoveringColluder, Gap
-from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack
 from troth.crypto import PeerId, Slot
-from troth.protocol.core.channel import AttemptView
+from troth.protocol.core.channel import AttemptView, Said
 from troth.protocol.core.scales import lower_median
-from troth.protocol.wire.messages import Announced, Message, Report, ReportNumbers
+from troth.protocol.wire.messages import Message, Report, ReportNumbers
 
 # C contributors, D coordinates of one part
 
@@ -64,8 +62,6 @@ def largest_passing_shift(
 class OnceCoveringColluder(CoveringColluder):
     """As owner, puts an aggregate of the attack's length into its part, against the mean of its rows."""
 
-    _members: frozenset[PeerId] = frozenset()
-
     def _contributors(self) -> tuple[PeerId, ...]:
         """Contributors of this attempt: a helper that is out absorbs nothing."""
         return tuple(peer for peer in super()._contributors() if peer in self._members)
@@ -83,7 +79,7 @@ class OnceCoveringColluder(CoveringColluder):
         shift = largest_passing_shift(rows_CD, towards_D, tau=tau, helpers=helpers, told_C=told_C)
         return (centered_clip(rows_CD, tau=tau).double() + 0.999 * shift * towards_D).float()
 
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
         self._members = view.members
         if isinstance(message, Report) and message.numbers and self._active(slot.step):
             parts, projections = len(self._bounds()) - 1, self._run.parameters.projections
@@ -111,13 +107,11 @@ class OnceCoveringColluder(CoveringColluder):
 
 
 @dataclass(frozen=True)
-class CoveredOnce(GradientAttack):
+class CoveredOnce(GradientAttack, behaves=OnceCoveringColluder):
     """as owner, announce an aggregate of length `scale`, or scale=edge of what passes, while colluders absorb the traces"""
 
     scale: str = "1e30"
     foresight: ClassVar[bool] = False
-    behaviour: ClassVar[type[ColludingChannel]] = OnceCoveringColluder
-    needs_protocol: ClassVar[bool] = True
     covers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -1,22 +1,18 @@
 """Jurors that vote against what they found."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from troth.attacks.colluder import ColludingChannel, cast_as
 from troth.attacks.gradient import SignFlip
-from troth.crypto import PeerId, Slot
-from troth.protocol.core.channel import AttemptView
-from troth.protocol.wire.messages import Announced, Message, Verdict, Vote
+from troth.crypto import Slot
+from troth.protocol.core.channel import AttemptView, Said
+from troth.protocol.wire.messages import Message, Verdict, Vote
 
 
-class LyingJuror(ColludingChannel):
+class LyingJuror(ColludingChannel, forgetful=True):
     """Votes for the opposite of what it found, in every trial."""
 
-    forgetful: ClassVar[bool] = True
-
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
         if isinstance(message, Vote) and self._active(slot.step):
             other = {Verdict.ACCUSED: Verdict.ACCUSER}
             lies = Vote(tuple(cast_as(b, other.get(b.verdict, Verdict.ACCUSED)) for b in message.ballots))
@@ -25,8 +21,5 @@ class LyingJuror(ColludingChannel):
 
 
 @dataclass(frozen=True)
-class LyingJury(SignFlip):
+class LyingJury(SignFlip, behaves=LyingJuror):
     """flip signs, and in every trial vote for the opposite of what was found"""
-
-    behaviour: ClassVar[type[ColludingChannel]] = LyingJuror
-    needs_protocol: ClassVar[bool] = True

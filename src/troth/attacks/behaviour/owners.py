@@ -1,9 +1,8 @@
 """Owners that lie about the aggregate of their part: a wrong one, or one that nobody gets."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import torch
@@ -12,11 +11,11 @@ from torch import Tensor
 from troth.aggregation import centered_clip, exact_norm, judge_center
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient import GradientAttack
-from troth.crypto import PeerId, Slot, stream
-from troth.protocol.core.channel import AttemptView, Exchange, Gather, ProvenParts, Scatter
+from troth.crypto import Slot, stream
+from troth.protocol.core.channel import AttemptView, Exchange, Gather, ProvenParts, Said, Scatter
 from troth.protocol.core.parts import rows_of
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import Announced, Center, Clip, Message
+from troth.protocol.wire.messages import Center, Clip, Message
 
 # P contributors, D coordinates
 
@@ -48,12 +47,15 @@ class ShiftingOwner(ColludingChannel):
             part: list(rows_of(proven_parts)) for part, proven_parts in fitting.items() if proven_parts
         }
 
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
         self._forged = {} if isinstance(message, Clip) else getattr(self, "_forged", {})
-        if isinstance(message, Clip) and self._active(slot.step):
-            forged = tuple(self._forge(slot, center) for center in message.centers)
-            message = msgspec.structs.replace(message, centers=forged)
         return await super().announce(slot, message, view)
+
+    def _instead(self, slot: Slot, message: Message) -> Message:
+        if isinstance(message, Clip):
+            forged = tuple(self._forge(slot, center) for center in message.centers)
+            return msgspec.structs.replace(message, centers=forged)
+        return message
 
     def _forge(self, slot: Slot, center: Center) -> Center:
         wrong_D = self._wrong(slot, center.part)
@@ -87,18 +89,14 @@ def at_the_border(rows_PD: Tensor, tau: float, share: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class WrongAggregate(GradientAttack):
+class WrongAggregate(GradientAttack, behaves=ShiftingOwner):
     """as owner of a part, announce the mean of its rows turned round instead of the clipped centre"""
 
     border: bool = False  # instead: off by about as much as passes, where peers that compute differently would disagree
-    behaviour: ClassVar[type[ColludingChannel]] = ShiftingOwner
-    needs_protocol: ClassVar[bool] = True
 
 
-class WithholdingOwner(ColludingChannel):
+class WithholdingOwner(ColludingChannel, forgetful=True):
     """Announces its aggregate and hands it to nobody."""
-
-    forgetful: ClassVar[bool] = True
 
     async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
         if isinstance(blobs, Gather) and self._active(slot.step):
@@ -107,8 +105,5 @@ class WithholdingOwner(ColludingChannel):
 
 
 @dataclass(frozen=True)
-class WithheldAggregate(GradientAttack):
+class WithheldAggregate(GradientAttack, behaves=WithholdingOwner):
     """as owner of a part, announce the aggregate but hand it to nobody"""
-
-    behaviour: ClassVar[type[ColludingChannel]] = WithholdingOwner
-    needs_protocol: ClassVar[bool] = True

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -17,7 +17,7 @@ from troth.attacks.behaviour.public import audits_to_come, contributors_of, owne
 from troth.attacks.colluder import Choose, ColludingChannel
 from troth.attacks.gradient import SignFlip
 from troth.crypto import PeerId, Slot, blob_digest
-from troth.protocol.core.channel import AttemptView, Disclose, Exchange
+from troth.protocol.core.channel import AttemptView, Disclose, Exchange, Said
 from troth.protocol.wire.messages import Accusation, Accuse, Announced, Kind, Message, Phase
 
 
@@ -33,7 +33,6 @@ class Rerolls:
 class Reroller(ColludingChannel):
     """Speaks last in Accuse, and makes the attempt void if it is its turn."""
 
-    _members: frozenset[PeerId] = frozenset()
     _commits: Mapping[PeerId, Announced] = MappingProxyType({})
     _reports: Mapping[PeerId, Announced] = MappingProxyType({})
 
@@ -42,7 +41,7 @@ class Reroller(ColludingChannel):
         shared: Rerolls = self._collusion.board.setdefault("rerolls", Rerolls())
         return shared
 
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
+    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
         self._members = view.members
         if isinstance(message, Accuse) and self._active(slot.step):
             said = self._shielding(message)
@@ -50,19 +49,20 @@ class Reroller(ColludingChannel):
             ours = self._rerolls.coins.setdefault((slot.step, slot.attempt), {})
             ours[self._me] = said.coin
             return await self._honest.announce_last(slot, lambda others: self._choose(slot, said, others), view)
-        return self._noted(slot, await super().announce(slot, message, view))
+        return await super().announce(slot, message, view)
 
-    async def announce_last(self, slot: Slot, choose: Choose, view: AttemptView) -> Mapping[PeerId, Announced]:
+    async def announce_last(self, slot: Slot, choose: Choose, view: AttemptView) -> Said:
         """Another behaviour around this one may speak last where this one would not."""
         self._members = view.members
-        return self._noted(slot, await super().announce_last(slot, choose, view))
+        announced = await super().announce_last(slot, choose, view)
+        self._heard(slot, announced)
+        return announced
 
-    def _noted(self, slot: Slot, announced: Mapping[PeerId, Announced]) -> Mapping[PeerId, Announced]:
+    def _heard(self, slot: Slot, announced: Said) -> None:
         if slot.phase == Phase.COMMIT:
             self._commits = announced
         if slot.phase == Phase.REPORT:
             self._reports = announced
-        return announced
 
     def _choose(self, slot: Slot, said: Accuse, others: Mapping[PeerId, Announced]) -> Accuse:
         key = (slot.step, slot.attempt)
@@ -102,8 +102,5 @@ class Reroller(ColludingChannel):
 
 
 @dataclass(frozen=True)
-class Reroll(SignFlip):
+class Reroll(SignFlip, behaves=Reroller):
     """flip signs, and where the draw has an honest member audit a liar, make the attempt void to have it drawn again"""
-
-    behaviour: ClassVar[type[ColludingChannel]] = Reroller
-    needs_protocol: ClassVar[bool] = True

@@ -1,19 +1,16 @@
 """Doorkeepers: liars that let nobody come back, and drive out the honest where they are enough."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import msgspec
 
 from troth.attacks.behaviour.accusers import FalseAccuser
 from troth.attacks.behaviour.public import owners_now
-from troth.attacks.colluder import ColludingChannel, cast_as
+from troth.attacks.colluder import cast_as
 from troth.attacks.gradient import GradientAttack
-from troth.crypto import PeerId, Slot
-from troth.protocol.core.channel import AttemptView
+from troth.crypto import Slot
 from troth.protocol.step.deliveries import bitmap, bits_of
-from troth.protocol.wire.messages import Accusation, Accuse, Announced, Ballot, Commit, Message, Reveal, Verdict, Vote
+from troth.protocol.wire.messages import Accusation, Accuse, Ballot, Commit, Message, Reveal, Verdict, Vote
 
 
 class Doorkeeper(FalseAccuser):
@@ -22,23 +19,17 @@ class Doorkeeper(FalseAccuser):
     Where liars are half of the members it disputes links with honest ones; where they are more, it has them banned.
     """
 
-    _members: frozenset[PeerId] = frozenset()
-
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
-        self._members = view.members
-        if not self._active(slot.step):
-            return await ColludingChannel.announce(self, slot, message, view)
-        if isinstance(message, Commit):
-            message = msgspec.structs.replace(message, rejoins=())
-        elif isinstance(message, Reveal) and self._half(1) and not slot.attempt:
-            message = msgspec.structs.replace(message, held=self._without_victim(slot.step, message.held))
-        elif isinstance(message, Vote) and self._half(2):
-            return await self._honest.announce(slot, Vote(tuple(map(self._winning, message.ballots))), view)
-        elif isinstance(message, Accuse) and self._half(2):
-            message = msgspec.structs.replace(message, accusations=tuple(self._lies(slot.step)))
-        announced = await ColludingChannel.announce(self, slot, message, view)
-        self._note(slot.step, message, announced)
-        return announced
+    def _instead(self, slot: Slot, message: Message) -> Message:
+        match message:
+            case Commit():
+                return msgspec.structs.replace(message, rejoins=())
+            case Reveal() if self._half(1) and not slot.attempt:
+                return msgspec.structs.replace(message, held=self._without_victim(slot.step, message.held))
+            case Vote() if self._half(2):
+                return Vote(tuple(map(self._winning, message.ballots)))
+            case Accuse() if self._half(2):
+                return msgspec.structs.replace(message, accusations=tuple(self._lies(slot.step)))
+        return message
 
     def _half(self, more: int) -> bool:
         """Whether liars are half of the members at the start of the step; with 2, more than half."""
@@ -65,8 +56,5 @@ class Doorkeeper(FalseAccuser):
 
 
 @dataclass(frozen=True)
-class BlockReturns(GradientAttack):
+class BlockReturns(GradientAttack, behaves=Doorkeeper):
     """let nobody come back; where enough are gone, break off with the rest, and vote them out"""
-
-    behaviour: ClassVar[type[ColludingChannel]] = Doorkeeper
-    needs_protocol: ClassVar[bool] = True

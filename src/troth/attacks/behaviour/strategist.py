@@ -19,11 +19,11 @@ from troth.attacks.behaviour.returns import Doorkeeper
 from troth.attacks.colluder import ColludingChannel, Collusion, LiarsChannel
 from troth.attacks.gradient import GradientAttack
 from troth.crypto import PeerId, Slot
-from troth.protocol.core.channel import AttemptView
+from troth.protocol.core.channel import Said
 from troth.protocol.core.roles import draw_roles
 from troth.protocol.core.run import effective_validators
 from troth.protocol.core.state import State
-from troth.protocol.wire.messages import Announced, Commit, Message
+from troth.protocol.wire.messages import Announced, Commit, Message, Phase
 
 
 @dataclass(frozen=True)
@@ -166,21 +166,20 @@ class Strategic(ColludingChannel):
         channel = Doorkeeper(channel, me, when(BLOCK, OUTVOTE))
         super().__init__(channel, me, collusion)
 
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Mapping[PeerId, Announced]:
-        if not isinstance(message, Commit) and self._active(slot.step) and self._leaves(slot.step):
+    def _instead(self, slot: Slot, message: Message) -> Message:
+        if not isinstance(message, Commit) and self._leaves(slot.step):
             raise VanishedError("left the run")
-        announced = await super().announce(slot, message, view)
-        if isinstance(message, Commit) and self._active(slot.step):
+        return message
+
+    def _heard(self, slot: Slot, announced: Said) -> None:
+        if slot.phase == Phase.COMMIT and self._active(slot.step):
             assert self._collusion.state is not None
             self._head.decide(slot.step, self._collusion.state(), announced)
-        return announced
 
 
 @dataclass(frozen=True)
-class Strategist(GradientAttack):
+class Strategist(GradientAttack, behaves=Strategic):
     """act as one, with every lie at hand: each step the one that gains most for what it risks"""
 
     ballots: int = 500  # that a vote is padded with
-    behaviour: ClassVar[type[ColludingChannel]] = Strategic
-    needs_protocol: ClassVar[bool] = True
     covers: ClassVar[bool] = True

@@ -30,6 +30,11 @@ class GradientAttack:
     needs_honest: ClassVar[bool] = True  # whether `forge` looks at honest gradients
     covers: ClassVar[bool] = False  # whether colluders absorb an owner's lie in their reports (SPEC T7)
 
+    def __init_subclass__(cls, *, behaves: type[ColludingChannel] | None = None) -> None:
+        """`behaves`: the behaviour of an attack on the protocol."""
+        if behaves is not None:
+            cls.behaviour, cls.needs_protocol = behaves, True
+
     def check(self, task: Task, *, honest: int, colluders: int) -> None:
         """Raise `AttackError` where the attack is not defined."""
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.gradient.base import Foresee, Forge, GradientAttack, Scene, WatchingForge, positive
-from troth.crypto import Seed, Slot, tagged_hash
-from troth.protocol.core.channel import AttemptView, Said
+from troth.crypto import Seed, tagged_hash
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.step.deviation import CONVICT, LEAST_SHARE
 from troth.protocol.wire.messages import Commit, Message
@@ -37,10 +36,10 @@ class Nudge(GradientAttack):
 class DisguisedChannel(ColludingChannel):
     """Commits to a class of hardware that no other peer has: then nobody compares bits (SPEC D3)."""
 
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
+    def _shielding(self, message: Message) -> Message:
         if isinstance(message, Commit) and message.hardware is not None and self._collusion.attack.disguise:
-            message = msgspec.structs.replace(message, hardware=tagged_hash("troth/attack/class", self._me))
-        return await super().announce(slot, message, view)
+            return msgspec.structs.replace(message, hardware=tagged_hash("troth/attack/class", self._me))
+        return super()._shielding(message)
 
 
 @dataclass(frozen=True)
