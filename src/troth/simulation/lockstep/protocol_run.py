@@ -7,15 +7,17 @@ here: this file builds peers, lets them run, and looks at what they agreed on.
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from troth.attacks import Coalition, Collusion
+from troth.attacks import Coalition, Collusion, GradientAttack
 from troth.crypto import Identity, PeerId, derive
 from troth.events.kinds import Began
 from troth.evidence.bans import BanEvidence, History, evidence_name, reason_for
-from troth.protocol.core.channel import NOTHING_NOTICED, Channel, Noticed
+from troth.protocol.core.channel import NOTHING_NOTICED, Noticed
 from troth.protocol.core.coins import SeededEntropy
 from troth.protocol.core.errors import CannotGoOnError, StalledError
 from troth.protocol.core.records import encode_record
@@ -27,9 +29,10 @@ from troth.protocol.step.step import run_step
 from troth.protocol.wire.primitives import Primitives
 from troth.simulation.lockstep.accelerated import AskDigests, LockstepPrimitives
 from troth.simulation.lockstep.ahead import Ahead
-from troth.simulation.lockstep.door.building import OpenDoor, Stage, expected_strangers
+from troth.simulation.lockstep.door.company import Company
 from troth.simulation.lockstep.door.ears import Ear
-from troth.simulation.lockstep.door.party import TICKET_BITS
+from troth.simulation.lockstep.door.hand_ins import HandIns
+from troth.simulation.lockstep.door.party import TICKET_BITS, make_parties
 from troth.simulation.lockstep.drop_outs import DroppingChannel, draw_drop_outs
 from troth.simulation.lockstep.foreseen import foreseen_center, watched
 from troth.simulation.lockstep.lockstep import Answer, Ask, run_together
@@ -81,7 +84,7 @@ class ProtocolSimulation:
         self.tools = LockstepPrimitives(self.problem.device) if share else Primitives(self.problem.device)
         possible = share and Ahead.possible(self.problem, scenario.peers)
         self._ahead = Ahead(self.problem, scenario.peers) if possible else None
-        self.expected = expected_strangers(scenario.make_strangers(), scenario.seed, scenario.peers)
+        self.parties = make_parties(scenario.make_strangers(), scenario.peers, scenario.seed)
         self._build_peers(run)
         self.pool = GradientPool(self.problem, self.coalition, self.numbers, self.tools, self._ahead)
         self.door = self._open_door() if scenario.probation else None
@@ -111,8 +114,10 @@ class ProtocolSimulation:
         first = State.first(self.run, training, works[0].digest(training))
         colluders = frozenset(peer for peer, number in self.numbers.items() if number in self.byzantine)
         self.honest = sorted(peer for peer in self.numbers if peer not in colluders)
-        self.numbers |= {one.peer: e.first + k for e in self.expected for k, one in enumerate(e.identities)}
-        colluders |= {one.peer for e in self.expected if e.kind.lies for one in e.identities}
+        for party in self.parties:
+            keys = [identity.peer for identity in party.identities]
+            self.numbers |= dict(zip(keys, party.numbers, strict=True))
+            colluders |= frozenset(keys if party.kind.lies else ())
         self.colluders = colluders
         self.liars = frozenset(self.numbers[peer] for peer in colluders)  # strangers among them
         self.ears = {peer: Ear(self.tools) for peer in self.numbers} if scenario.probation else {}
@@ -121,36 +126,41 @@ class ProtocolSimulation:
         )
         self.board: dict[Any, Any] = {}  # what liars tell each other
         self.peers: dict[PeerId, Peer[Training]] = {}
-        for number, identity in enumerate(identities):
-            reliable = ReliableChannel(identity, self.tools)
-            channel: Channel = reliable
-            if identity.peer in colluders:
-                attack = self.coalition.attack_of(number)
-                state_of = self._state_of(identity.peer)
-                collusion = Collusion(attack, colluders, self.run, self.coalition.active, self.board, state_of)
-                channel = attack.behaviour(reliable, identity.peer, collusion)
-            elif identity.peer in drop_outs:
-                channel = DroppingChannel(reliable, drop_outs[identity.peer])
-            work, entropy = works[number].for_one(self._ahead), SeededEntropy(scenario.seed, number)
-            noticed: Noticed = self.ears.get(identity.peer, NOTHING_NOTICED)
-            self.peers[identity.peer] = Peer(identity, self.run, work, channel, entropy, self.tools, noticed)
-        self.states: dict[PeerId, State[Training]] = dict.fromkeys(self.peers, first)
         self._work = works[0]
+        for number, identity in enumerate(identities):
+            peer = self._peer(number, identity, works[number])
+            if identity.peer in colluders:
+                attack, state = self.coalition.attack_of(number), partial(self._state_of, identity.peer)
+                peer = self._lying(peer, attack, self.coalition.active, state)
+            elif identity.peer in drop_outs:
+                peer = replace(peer, channel=DroppingChannel(peer.channel, drop_outs[identity.peer]))
+            self.peers[identity.peer] = peer
+        self.states: dict[PeerId, State[Training]] = dict.fromkeys(self.peers, first)
 
-    def _open_door(self) -> OpenDoor:
-        stage = Stage(
-            run=self.run,
-            seed=self.scenario.seed,
-            work=lambda: self._work.for_one(self._ahead),
-            tools=self.tools,
-            ears=self.ears,
-            colluders=self.colluders,
-            board=self.board,
-        )
-        return stage.open(self.expected, self.problem, self.pool)
+    def _peer(self, number: int, identity: Identity, work: PooledWork) -> Peer[Training]:
+        channel, entropy = ReliableChannel(identity, self.tools), SeededEntropy(self.scenario.seed, number)
+        noticed: Noticed = self.ears.get(identity.peer, NOTHING_NOTICED)
+        return Peer(identity, self.run, work.for_one(self._ahead), channel, entropy, self.tools, noticed)
 
-    def _state_of(self, peer: PeerId) -> Callable[[], State[Training]]:
-        return lambda: self.states[peer]
+    def _lying(
+        self,
+        peer: Peer[Training],
+        attack: GradientAttack,
+        active: Callable[[int], bool],
+        state: Callable[[], State[Training]],
+    ) -> Peer[Training]:
+        collusion = Collusion(attack, self.colluders, self.run, active, self.board, state)
+        return replace(peer, channel=attack.behaviour(ReliableChannel(peer.identity, self.tools), peer.me, collusion))
+
+    def _open_door(self) -> Company:
+        for party in self.parties:
+            party.come(lambda number, identity: self._peer(number, identity, self._work), self._lying)
+        seed = derive(self.scenario.seed, "hand-ins")
+        hand_ins = HandIns(self.problem, self.pool, self.parties, self.colluders, seed)
+        return Company(self.run, self.parties, self.ears, hand_ins)
+
+    def _state_of(self, peer: PeerId) -> State[Training]:
+        return self.states[peer]
 
     @property
     def began(self) -> Began:
@@ -234,7 +244,7 @@ class ProtocolSimulation:
     def _step(self, run: Callable[..., Coroutine[Any, Any, Outcome[Training]]]) -> dict[PeerId, Outcome[Training]]:
         """All members run one step together; peers that were banned or are gone are not asked again. Candidates observe it."""
         state, observing = self.states[self._witness()], {}
-        company = self.door.company if self.door is not None else None
+        company = self.door
         if company is not None and run is run_step:
             company.begin_step(state, self.states)
             observing = company.observing()
@@ -307,7 +317,7 @@ class ProtocolSimulation:
 
     @property
     def _newcomers_attack(self) -> bool:
-        return self.door is not None and self.door.company.attacks
+        return self.door is not None and self.door.attacks
 
     def _differ(self, one: PeerId, other: PeerId) -> bool:
         """Whether two peers have hardware of different classes."""

@@ -127,7 +127,7 @@ def test_an_attacker_works_for_no_more_seats_than_it_has_machines() -> None:
     worked = []
     for _ in simulation.steps():
         assert simulation.door is not None
-        busy = [s for s in simulation.door.company.strangers if s.state is not None and s.doing is Doing.WORK]
+        busy = [s for s in simulation.door.strangers if s.state is not None and s.doing is Doing.WORK]
         worked.append(len(busy))
     assert max(worked) == 2
     assert proven(simulation) == {}
@@ -148,7 +148,7 @@ def test_many_names_win_no_more_slots_than_the_hashes_behind_them() -> None:
         scenario = dataclasses.replace(OPEN, strangers=f"names:count={count},hash_share=0.33333 + noise:count=2")
         simulation = ProtocolSimulation(scenario)
         assert simulation.door is not None
-        names, others = simulation.door.company.parties
+        names, others = simulation.door.parties
         won = 0
         for draw in range(200):
             door = dataclasses.replace(Door.founding(simulation.run), seed=Digest(derive(draw, "door")))

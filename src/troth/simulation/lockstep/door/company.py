@@ -12,7 +12,9 @@ from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.wire.frames import ProbeShown, TicketShown
 from troth.protocol.wire.messages import Phase
+from troth.simulation.lockstep.door.chronicle import Chronicle
 from troth.simulation.lockstep.door.ears import Ear
+from troth.simulation.lockstep.door.hand_ins import HandIns
 from troth.simulation.lockstep.door.party import Party
 from troth.simulation.lockstep.door.specs import Doing
 from troth.simulation.lockstep.door.stranger import Stranger
@@ -20,10 +22,12 @@ from troth.training.work import Training
 
 
 class Company:
-    """Strangers from step to step."""
+    """Strangers from step to step: what they hand in, and what becomes of them."""
 
-    def __init__(self, run: Run, parties: Sequence[Party], ears: Mapping[PeerId, Ear]) -> None:
+    def __init__(self, run: Run, parties: Sequence[Party], ears: Mapping[PeerId, Ear], hand_ins: HandIns) -> None:
         self.parties = tuple(parties)
+        self.hand_ins = hand_ins
+        self.chronicle = Chronicle(run, parties)
         self._run = run
         self._ears = ears  # of founders and strangers; those of members hear
         self._listening: list[Ear] = []
@@ -76,7 +80,7 @@ class Company:
     def members(self) -> dict[PeerId, Peer[Training]]:
         """Newcomers that are members, as they take part in this step: one that leaves only listens."""
         return {
-            stranger.me: stranger.outfit.observer() if stranger.doing is Doing.STAY_AWAY else stranger.outfit.member()
+            stranger.me: stranger.observer if stranger.doing is Doing.STAY_AWAY else stranger.peer
             for stranger in self.strangers
             if stranger.is_member
         }
@@ -87,8 +91,7 @@ class Company:
         return {stranger.me: self._step(stranger) for stranger in present}
 
     async def _step(self, stranger: Stranger) -> Outcome[Training]:
-        state = stranger.state
-        assert state is not None
+        state = stranger.held()
         if stranger.is_candidate and stranger.doing is not Doing.STAY_AWAY:
             probe = await stranger.probe()
             slot = Slot(self._run.id, state.step, Phase.COMMIT, incarnation=state.incarnation)

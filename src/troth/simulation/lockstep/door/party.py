@@ -1,12 +1,13 @@
 """Strangers of one kind as they act: their search for tickets, and what each of them does in a step."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
-from troth.crypto import PeerId
+from troth.attacks import GradientAttack
+from troth.crypto import Identity, PeerId, derive
 from troth.protocol.core.door import Door, misses_few
 from troth.protocol.core.roles import draw_roles
-from troth.protocol.core.state import State
-from troth.protocol.recovery.knocking import Tickets
+from troth.protocol.core.state import Peer, State
 from troth.protocol.wire.messages import Ticket
 from troth.simulation.lockstep.door.specs import Doing, Names, Strangers
 from troth.simulation.lockstep.door.stranger import Stranger
@@ -20,17 +21,31 @@ HASHES = (
 _AT_ONCE = 16  # hashes that an attacker tries under one name before it goes on to the next
 
 
+HonestPeer = Callable[[int, Identity], Peer[Training]]
+LyingPeer = Callable[
+    [Peer[Training], GradientAttack, Callable[[int], bool], Callable[[], State[Training]]], Peer[Training]
+]
+
+
 class Party:
     """All strangers of one spec."""
 
-    def __init__(self, spec: str, kind: Strangers, strangers: Sequence[Stranger]) -> None:
+    def __init__(self, spec: str, kind: Strangers, first: int, seed: int) -> None:
         self.spec = spec
         self.kind = kind
-        self.strangers = tuple(strangers)
-        self.numbers = tuple(stranger.number for stranger in strangers)
-        self._tickets: dict[PeerId, Tickets] = {}
+        self.numbers = tuple(range(first, first + kind.count))  # after the founders
+        self.identities = [Identity.from_secret(derive(seed, "stranger", number)) for number in self.numbers]
+        self.strangers: list[Stranger] = []  # in a run that is there
         self._hashes = 0.0  # that an attacker has not spent yet
         self._next = 0  # name to try next
+
+    def come(self, honest: HonestPeer, lying: LyingPeer) -> None:
+        """Give each of them what it needs to take part: liars shield the others, and attack when their kind says so."""
+        for number, identity in zip(self.numbers, self.identities, strict=True):
+            stranger = Stranger(number, self.kind.knocks(len(self.strangers)), honest(number, identity))
+            if self.kind.lies:
+                stranger.peer = lying(stranger.peer, self.kind.lie(), partial(_attacks, stranger), stranger.held)
+            self.strangers.append(stranger)
 
     def outside(self, step: int) -> list[Stranger]:
         return [stranger for stranger in self.strangers if stranger.is_outside(step)]
@@ -39,7 +54,7 @@ class Party:
         """Tickets to show: the best that each stranger outside has found so far. `others`: how many search besides this party."""
         outside = self.outside(step)
         for stranger, hashes in self._dealt(outside, others):
-            found = self._tickets_of(stranger).search(door, hashes)
+            found = stranger.tickets.search(door, hashes)
             if found is not None:
                 yield stranger, found
 
@@ -58,12 +73,6 @@ class Party:
         self._next = (self._next + turns) % len(outside)
         return dealt
 
-    def _tickets_of(self, stranger: Stranger) -> Tickets:
-        found = self._tickets.get(stranger.me)
-        if found is None:
-            found = self._tickets[stranger.me] = Tickets(stranger.outfit.run.id, stranger.outfit.identity, "")
-        return found
-
     def decide(self, state: State[Training]) -> None:
         """Decide what each of them does in the step that begins at this state."""
         if isinstance(self.kind, Names):
@@ -76,7 +85,7 @@ class Party:
     def _share_machines(self, kind: Names, state: State[Training]) -> None:
         """Spend the machines of an attacker with many names on the gradients that its strategy wants to work."""
         mine = {stranger.me: stranger for stranger in self.strangers if stranger.state is not None}
-        run = next(iter(self.strangers)).outfit.run
+        run = self.strangers[0].peer.run
         roles = draw_roles(run, state.roster, state.randomness, state.pending_audits)
         candidates = [candidate for candidate in state.roster.door.candidates if candidate.key in mine]
         due = Due(
@@ -89,6 +98,18 @@ class Party:
         chosen = STRATEGIES[kind.strategy](due, kind.machines)
         for peer, stranger in mine.items():
             stranger.doing = _doing(peer, chosen, is_candidate=peer in state.roster.door.keys)
+
+
+def make_parties(specs: Iterable[tuple[str, Strangers]], first: int, seed: int) -> list[Party]:
+    parties: list[Party] = []
+    for spec, kind in specs:
+        parties.append(Party(spec, kind, first, seed))
+        first += kind.count
+    return parties
+
+
+def _attacks(stranger: Stranger, _step: int) -> bool:
+    return stranger.doing is Doing.ATTACK
 
 
 def _doing(peer: PeerId, chosen: Committed, *, is_candidate: bool) -> Doing:
