@@ -78,8 +78,6 @@ class Live:
             self._words += "  on probation " + ", ".join(f"{peer}: {done}" for peer, done in report.probation)
         for note in report.notes:
             self._console.print(f"  step {report.step - 1}: {note}", highlight=False, soft_wrap=True)
-        for event in report.door:
-            self._console.print(f"  step {event.step}: {event.words}", highlight=False, soft_wrap=True)
         for ban in report.bans:
             self._console.print(
                 f"  step {ban.step}: peer{ban.peer} is banned: {ban.reason}", highlight=False, soft_wrap=True

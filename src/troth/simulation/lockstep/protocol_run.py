@@ -44,7 +44,7 @@ from troth.simulation.lockstep.pool import (
     same_bits,
 )
 from troth.simulation.lockstep.reliable import ReliableChannel, ReliableExchange
-from troth.simulation.lockstep.report import Ban, DoorEvent, StepReport, began
+from troth.simulation.lockstep.report import Ban, StepReport, began
 from troth.simulation.lockstep.scenario import Scenario, ScenarioError
 from troth.training import Problem, check_pure
 from troth.training.hardware.machines import Machine
@@ -216,8 +216,7 @@ class ProtocolSimulation:
                 absent=tuple(self.numbers[peer] for peer in sorted(seen.record.leaving - set(seen.record.banned))),
                 guarantee=seen.state.roster.liars,
                 moved=seen.record.updated,
-                notes=self._not_finite(step),
-                door=at_door,
+                notes=(*self._not_finite(step), *at_door),
                 probation=self.door.chronicle.probation(seen.record) if self.door is not None else (),
             )
             yield report.told(self.run, scenario.total_steps, outcomes, self.numbers)
@@ -310,7 +309,7 @@ class ProtocolSimulation:
         self.bans += bans.values()
         return tuple(bans.values())
 
-    def _at_door(self, seen: Outcome[Training] | None, before: Roster) -> tuple[DoorEvent, ...]:
+    def _at_door(self, seen: Outcome[Training] | None, before: Roster) -> tuple[str, ...]:
         if self.door is None or seen is None:
             return ()
         return self.door.chronicle.note(seen.record, before, seen.state.roster)

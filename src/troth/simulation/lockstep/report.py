@@ -26,18 +26,8 @@ class Ban:
 
 
 @dataclass(frozen=True)
-class DoorEvent:
-    """Something that happened to a stranger at the door, or to several who come together."""
-
-    peer: int  # the first of them
-    step: int
-    what: str  # knocks, seated, half, waits, admitted, lost, returned
-    words: str  # for people; begins with its name
-
-
-@dataclass(frozen=True)
 class StepReport:
-    """`metrics` only where the model was evaluated; `guarantee`, `bans` and `door` only where there is a protocol."""
+    """`metrics` only where the model was evaluated; `guarantee` and `bans` only where there is a protocol."""
 
     step: int  # updates made so far
     loss: float  # mean over the honest peers' batches
@@ -48,8 +38,7 @@ class StepReport:
     absent: tuple[int, ...] = ()  # peers that left the roster in this step without a ban
     guarantee: int | None = None  # number of liars there may still be
     moved: bool = True  # whether the model moved
-    notes: tuple[str, ...] = ()  # what went wrong, in words
-    door: tuple[DoorEvent, ...] = ()
+    notes: tuple[str, ...] = ()  # what went wrong, and what happened at the door, in words
     probation: tuple[tuple[int, int], ...] = ()  # candidates, and how many steps they have worked
     events: tuple[Stepped, ...] = ()  # of this step; and of the closing one, with the last
 
@@ -62,7 +51,7 @@ class StepReport:
             loss=None if isnan(self.loss) else self.loss,
             metrics=self.metrics or {},
             attacked=self.attacked,
-            news=(*self.notes, *(event.words for event in self.door)),
+            news=self.notes,
         )
         return replace(self, events=(event, *others))
 

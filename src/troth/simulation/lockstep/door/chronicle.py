@@ -9,7 +9,6 @@ from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.simulation.lockstep.door.party import Party
-from troth.simulation.lockstep.report import DoorEvent
 
 # T steps of a probation
 
@@ -45,7 +44,7 @@ class Chronicle:
             for stranger in party.strangers
         }
 
-    def note(self, record: StepRecord, before: Roster, after: Roster) -> tuple[DoorEvent, ...]:
+    def note(self, record: StepRecord, before: Roster, after: Roster) -> tuple[str, ...]:
         """Read a step's record, and tell what happened at the door in it."""
         events = [] if record.closing else list(self._knocks(record.step))
         for key in sorted(self._courses.keys() & {*_concerned(record), *before.door.keys}):
@@ -59,14 +58,14 @@ class Chronicle:
         worked = [(self._courses.get(PeerId(c.key)), c.worked) for c in record.candidates]
         return tuple((course.peer, steps) for course, steps in worked if course is not None)
 
-    def _knocks(self, step: int) -> Iterator[DoorEvent]:
+    def _knocks(self, step: int) -> Iterator[str]:
         for party in self._parties:
             come = [stranger.number for stranger in party.strangers if stranger.knocks == step]
             if come:
                 who = f"peer{come[0]} knocks" if len(come) == 1 else f"peer{come[0]} to peer{come[-1]} knock"
-                yield DoorEvent(come[0], step, "knocks", f"{who} at the door ({party.spec})")
+                yield f"{who} at the door ({party.spec})"
 
-    def _events(self, key: PeerId, course: Course, record: StepRecord, before: Roster) -> Iterator[DoorEvent]:
+    def _events(self, key: PeerId, course: Course, record: StepRecord, before: Roster) -> Iterator[str]:
         step, peer, T = record.step, course.peer, self._probation
         worked = {candidate.key: candidate.worked for candidate in record.candidates}
         course.worked += key in dict(record.probed)
@@ -76,24 +75,24 @@ class Chronicle:
             pass  # nobody goes in or out any more
         elif key in {newcomer.key for newcomer in record.admitted}:
             course.admitted = step
-            yield DoorEvent(peer, step, "admitted", f"peer{peer} has worked through its probation, and is a member")
+            yield f"peer{peer} has worked through its probation, and is a member"
         elif key in {back.key for back in record.returned}:
             course.returned.append(step)
-            yield DoorEvent(peer, step, "returned", f"peer{peer} is back, and a member again")
+            yield f"peer{peer} is back, and a member again"
         elif key in worked and key not in before.door.keys:
             course.seated.append(step)
-            yield DoorEvent(peer, step, "seated", f"peer{peer} has a slot: {T} steps on probation")
+            yield f"peer{peer} has a slot: {T} steps on probation"
         elif key in before.door.keys and key not in worked:
             course.lost.append(step)
             had_begun = any(one.key == key and one.worked for one in before.door.candidates)
             how = "missed too many steps" if had_begun else "did not begin"
-            yield DoorEvent(peer, step, "lost", f"peer{peer} {how} on probation, and loses its slot")
+            yield f"peer{peer} {how} on probation, and loses its slot"
         elif key not in dict(record.probed):
             course.missed += worked.get(key, 0) > 0
         elif worked.get(key) == T // 2:
-            yield DoorEvent(peer, step, "half", f"peer{peer} is on probation: {T // 2} of {T} steps")
+            yield f"peer{peer} is on probation: {T // 2} of {T} steps"
         elif worked.get(key) == T:
-            yield DoorEvent(peer, step, "waits", f"peer{peer} has worked for {T} steps, and waits for a seat")
+            yield f"peer{peer} has worked for {T} steps, and waits for a seat"
         if key in record.leaving - set(record.banned):
             course.left.append(step)  # reported with all who are absent
 
