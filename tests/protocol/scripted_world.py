@@ -32,7 +32,6 @@ from troth.simulation.chaos.stage import Stage, Wrap
 from troth.simulation.chaos.virtual_time import Watch
 from troth.simulation.chaos.world import BOUNDS, World
 from troth.simulation.lockstep.drop_outs import DropOut
-from troth.training.work import TrainingWork
 
 FIRST_LYING_STEP = 2
 CALM_NETWORK = Network(latency=0.3)
@@ -213,7 +212,7 @@ def _play_scripted(made: Plan, script: LiarScript, watch: Watch, wrap: Wrap | No
         identity = stage.identities[number]
         link = LiarLink(stage.time.link(identity.peer), identity, script)
         channel = BroadcastChannel(identity, link, BOUNDS, stage.tools)
-        work = stage.work(TrainingWork)
+        work = stage.work()
         entropy = SeededEntropy(made.seed, number)
         peer = Peer(identity, stage.run, work, wrapped(identity.peer, channel, channel), entropy, stage.tools)
         member = Member(peer, stage.first_state(), lambda _: channel)

@@ -18,7 +18,6 @@ from troth.protocol.step import ahead as ahead_module
 from troth.protocol.wire.messages import (
     Kind,
 )
-from troth.simulation.chaos import honest as honest_module
 from troth.simulation.lockstep.drop_outs import DropOut
 from troth.training.work import Training, TrainingWork
 
@@ -38,7 +37,7 @@ def _forging(key: PeerId) -> Iterator[None]:
             seeds.add(seed)
         return seed
 
-    with patch.object(honest_module.SlowWork, "gradient", gradient), patch.object(ahead_module, "gradient_seed", noted):
+    with patch.object(TrainingWork, "gradient", gradient), patch.object(ahead_module, "gradient_seed", noted):
         yield
 
 

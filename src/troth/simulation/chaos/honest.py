@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from torch import Tensor
 
@@ -19,9 +19,8 @@ from troth.protocol.recovery.member import Member
 from troth.protocol.wire.frames import CertifiedRecord, Packet, RestartCertificate, Value
 from troth.simulation.chaos.memory_probe import MeasuredLink, held_bytes
 from troth.simulation.chaos.stage import Stage
-from troth.simulation.chaos.virtual_time import VirtualLink
 from troth.simulation.lockstep.drop_outs import DroppingChannel, PowerCutError
-from troth.training.work import Training, TrainingWork
+from troth.training.work import Training
 
 _TRIES = 4  # of a peer that comes back and finds nobody in a step
 
@@ -53,20 +52,6 @@ class NotedLink:
             self._said.setdefault((self._me, packet.slot), set()).add(blob_digest(packet.frame.envelope.payload))
 
 
-class SlowWork(TrainingWork):
-    """Takes its time for gradients."""
-
-    def __init__(self, *training: Any, seconds: float, link: VirtualLink) -> None:
-        super().__init__(*training)
-        self._seconds = seconds
-        self._link = link
-
-    async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
-        if self._seconds:
-            await self._link.work(self._seconds)
-        return await super().gradient(training, seed, step)
-
-
 class HonestPeer:
     """One honest peer from the first step to the last; `run` is its coroutine."""
 
@@ -79,10 +64,10 @@ class HonestPeer:
         self._clock = plan.network.clocks.get(number, (0.0, 0.0))
         self._journal = NotedSignedSlots(stage.recorder.incarnation_began)
         self._link = stage.time.link(self._identity.peer, *self._clock)
-        seconds = plan.network.slow.get(number, 0.0)
+        self._seconds = plan.network.slow.get(number, 0.0)
         self._ports = replace(
             stage.ports(number),
-            work=stage.work(partial(SlowWork, seconds=seconds, link=self._link)),
+            work=stage.work(self._take_time) if self._seconds else stage.work(),
             link=self._link_for,
             slots=self._journal,
             outside=self._outside,
@@ -176,6 +161,10 @@ class HonestPeer:
             restart_with=recorder.confirmed,
             on_certified=partial(recorder.certified, self._number),
         )
+
+    async def _take_time(self, gradient_D: Tensor, _training: Training, _seed: Seed, _step: int) -> Tensor:
+        await self._link.work(self._seconds)
+        return gradient_D
 
     def _link_for(self, key: Identity) -> PacketLink:
         stage, link = self._stage, cast(PacketLink, self._link)

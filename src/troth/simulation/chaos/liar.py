@@ -1,9 +1,6 @@
 """A liar's way through a world: honest code, behind a link, a channel and gradients that lie."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from torch import Tensor
 
@@ -11,7 +8,7 @@ from troth.attacks import Collusion, make_attack
 from troth.attacks.wire.door import DOOR_LIES, DoorLiar, PoisonedLink
 from troth.attacks.wire.late_channel import LateChannel
 from troth.attacks.wire.link import LyingLink
-from troth.crypto import Identity, PeerId, Seed, stream
+from troth.crypto import Identity, Seed, stream
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.errors import LeftOutError, StalledError
@@ -19,36 +16,9 @@ from troth.protocol.recovery.member import Member, RemovedError
 from troth.protocol.step.step import run_step
 from troth.simulation.chaos.stage import Stage
 from troth.simulation.chaos.world import forged
-from troth.training.work import Training, TrainingWork
+from troth.training.work import Training
 
 # D coordinates
-
-
-class _LyingWork(TrainingWork):
-    """Turns its gradients round from some step on, or puts one huge number into them."""
-
-    def __init__(
-        self,
-        *training: Any,
-        me: PeerId,
-        start: int,
-        forged: set[tuple[bytes, int]],
-        free: Callable[[], bool],
-        spike: float,
-    ) -> None:
-        super().__init__(*training)
-        self._me = me
-        self._start = start
-        self._forged = forged
-        self._free = free
-        self._spike = spike
-
-    async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
-        honest_D = await super().gradient(training, seed, step)
-        if step < self._start or not self._free():
-            return honest_D
-        self._forged.add((self._me, step))
-        return forged(honest_D, seed, self._spike)
 
 
 class Liar:
@@ -74,12 +44,11 @@ class Liar:
             self._free,
         )
         stage.recorder.count_lies(me, lying.lies)
-        start = plan.forge_from.get(number, plan.steps)
-        known = partial(_LyingWork, me=me, start=start, forged=stage.world.forged)
+        self._forges_from = plan.forge_from.get(number, plan.steps)
         self._collusion = self._collude(number)
         self._ports = replace(
             stage.ports(number),
-            work=stage.work(partial(known, free=self._free, spike=plan.spikes)),
+            work=stage.work(self._forge),
             link=lambda _key: lying,
             channel=LateChannel,
             outside=self._outside,
@@ -134,6 +103,13 @@ class Liar:
             except (LeftOutError, StalledError):
                 if not self._stage.plan.liars_return:
                     raise
+
+    async def _forge(self, honest_D: Tensor, _training: Training, seed: Seed, step: int) -> Tensor:
+        """Turn gradients round from some step on, or put one huge number into them."""
+        if step < self._forges_from or not self._free():
+            return honest_D
+        self._stage.world.forged.add((self._identity.peer, step))
+        return forged(honest_D, seed, self._stage.plan.spikes)
 
     def _free(self) -> bool:
         """Whether it may lie now: a member that has just come back is audited (SPEC B4), and behaves."""

@@ -2,11 +2,13 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from troth.crypto import Identity, PeerId, derive
+from torch import Tensor
+
+from troth.crypto import Identity, PeerId, Seed, derive
 from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
 from troth.protocol.core.channel import Channel, Noticed
 from troth.protocol.core.coins import Coins, SeededEntropy
@@ -24,7 +26,7 @@ from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork
 
 Wrap = Callable[[PeerId, Channel, Noticed], Channel]
-W = TypeVar("W", bound=TrainingWork)
+Alter = Callable[[Tensor, Training, Seed, int], Awaitable[Tensor]]
 
 _RATE = 0.1
 _TICKET_BITS = 4
@@ -69,14 +71,15 @@ class Stage:
         )
         founders = sorted(identity.peer for identity in self.identities[: plan.peers])
         self.run = Run(tuple(founders), b"chaos", parameters, derive(plan.seed, "run"))
-        self.world = World(plan, self.run, numbers, self.work(TrainingWork))
+        self.world = World(plan, self.run, numbers, self.work())
         self.time: VirtualTime[None] = VirtualTime(_deliveries(plan, numbers), watch)
         self.recorder = Recorder(self.world, self.time)
         self.board: dict[Any, Any] = {}  # shared by all liars
 
-    def work(self, kind: Callable[..., W]) -> W:
+    def work(self, alter: Alter | None = None) -> TrainingWork:
         rates = SCHEDULES["constant"](_RATE, self.plan.steps)
-        return kind(self._problem, OPTIMIZERS["sgd"](), rates, self.tools)
+        training = self._problem, OPTIMIZERS["sgd"](), rates, self.tools
+        return TrainingWork(*training) if alter is None else AlteredWork(*training, alter=alter)
 
     def record_keys(self, number: int, lost: int = 0) -> RecordKeys | None:
         """Record keys of a peer that has lost all it had so many times."""
@@ -95,7 +98,7 @@ class Stage:
         own = self.time.link(identity.peer)
         return PeerBuilder(
             run=self.run,
-            work=self.work(TrainingWork),
+            work=self.work(),
             tools=self.tools,
             bounds=self.bounds,
             link=lambda key: own if key is identity else self.time.link(key.peer, home=identity.peer),
@@ -107,6 +110,17 @@ class Stage:
 
     def wrapped(self, peer: PeerId, channel: Channel, noticed: Noticed) -> Channel:
         return channel if self._wrap is None else self._wrap(peer, channel, noticed)
+
+
+class AlteredWork(TrainingWork):
+    """A peer's gradients, late or with something done to them."""
+
+    def __init__(self, *training: Any, alter: Alter) -> None:
+        super().__init__(*training)
+        self._alter = alter
+
+    async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
+        return await self._alter(await super().gradient(training, seed, step), training, seed, step)
 
 
 class FreshCoins(SeededEntropy):

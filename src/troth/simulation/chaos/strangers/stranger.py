@@ -5,17 +5,24 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
-from troth.crypto import Identity, Seed
+import torch
+from torch import Tensor
+
+from troth.crypto import Digest, Identity, PeerId, Seed, tagged_hash
 from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
+from troth.protocol.core.door import probe_bytes
 from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.core.roles import gradient_seed
 from troth.protocol.recovery.member import Member, RemovedError
+from troth.protocol.wire.frames import Packet, ProbeShown
+from troth.protocol.wire.messages import Probe
+from troth.protocol.wire.primitives import Primitives
 from troth.simulation.chaos.honest import NotedLink
 from troth.simulation.chaos.plan import HONEST
 from troth.simulation.chaos.stage import Stage
 from troth.simulation.chaos.strangers.flood import Flood
-from troth.simulation.chaos.strangers.work import StrangeWork, TwoProbesLink
+from troth.simulation.chaos.world import FORGED
 from troth.simulation.lockstep.drop_outs import PowerCutError
 from troth.training.work import Training
 
@@ -40,7 +47,8 @@ class Stranger:
         self._leave = stage.plan.leaves.get(number)
         self._first = self._identity = stage.identities[number]
         self._link = stage.time.link(self._first.peer)
-        self._ports = replace(stage.ports(number), link=self._link_for)
+        self._ports = replace(stage.ports(number), work=stage.work(self._hand_in), link=self._link_for)
+        self._old_D: Tensor | None = None
         self._member = self._make_member()
 
     @property
@@ -95,20 +103,28 @@ class Stranger:
 
     # Lies
 
-    def _lies(self, step: int) -> bool:
-        if self.is_member:
-            self._stage.world.forged.add((self._identity.peer, step))
-        return self.is_member
-
-    def _copied_seed(self) -> Seed:
-        """The seed of a founder in this step."""
-        return gradient_seed(self._member.state.earlier_randomness, self._stage.identities[0].peer)
+    async def _hand_in(self, honest_D: Tensor, training: Training, _seed: Seed, step: int) -> Tensor:
+        """Nothing, noise, an old gradient, one of somebody else's seed, or a lie once its maker is in."""
+        match self.behaviour:
+            case "noise":
+                return torch.sin(honest_D * 1000 + step)
+            case "zeros":
+                return torch.zeros_like(honest_D)
+            case "old":
+                self._old_D = honest_D if self._old_D is None else self._old_D
+                return self._old_D
+            case "copy":  # of a founder in this step
+                seed = gradient_seed(self._member.state.earlier_randomness, self._stage.identities[0].peer)
+                return self._stage.world.work.gradient_now(training, seed)
+            case "turns" if self.is_member:
+                self._stage.world.forged.add((self._identity.peer, step))
+                return honest_D * FORGED
+        return honest_D
 
     # Its parts
 
     def _make_member(self) -> Member[Training]:
-        strange = partial(StrangeWork, behaviour=self.behaviour, copied_seed=self._copied_seed, lies=self._lies)
-        self._ports.work = self._stage.work(strange)
+        self._old_D = None
         self._ports.open(self._identity)
         peer, first = self._ports.peer(self._identity), self._stage.first_state()
         if self.behaviour != HONEST:
@@ -122,3 +138,22 @@ class Stranger:
         if self.behaviour == "two":
             return TwoProbesLink(link, key, stage.tools)
         return NotedLink(link, key.peer, stage.world.said) if self.behaviour == HONEST else link
+
+
+class TwoProbesLink:
+    """Commits to one gradient before some, and to another one before the rest (SPEC J5)."""
+
+    def __init__(self, link: PacketLink, identity: Identity, tools: Primitives) -> None:
+        self._link = link
+        self._identity = identity
+        self._tools = tools
+        self._sides: dict[PeerId, int] = {}  # members, in the order in which it met them
+        self.now, self.receive, self.gone = link.now, link.receive, link.gone
+
+    def send(self, to: PeerId, packet: Packet) -> None:
+        frame = packet.frame
+        if isinstance(frame, ProbeShown) and self._sides.setdefault(to, len(self._sides)) % 2:
+            me, root = self._identity.peer, Digest(tagged_hash("another root", frame.probe.root))
+            signed = self._identity.sign(probe_bytes(packet.slot, me, root, self._tools))
+            packet = Packet(packet.slot, ProbeShown(Probe(me, root, signed)))
+        self._link.send(to, packet)
