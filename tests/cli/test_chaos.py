@@ -23,7 +23,7 @@ FILES = {"plan.json", "trace.txt", "verdict.txt"}
 
 
 def in_this_process(plans: Iterator[Plan], _processes: int, _until: float | None) -> Iterator[Verdict]:
-    yield from map(workers.verdict_on, plans)
+    yield from map(workers.judge, plans)
 
 
 def test_one_world_is_told(troth: Troth) -> None:
@@ -217,7 +217,7 @@ def test_whoever_interrupts_many_worlds_is_told_what_was_found(
     troth: Troth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def verdicts(plans: Iterator[Plan], _processes: int, _until: float | None) -> Iterator[Verdict]:
-        yield workers.verdict_on(next(plans))
+        yield workers.judge(next(plans))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(workers, "judge_all", verdicts)

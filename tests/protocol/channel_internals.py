@@ -25,7 +25,7 @@ async def let_pass(channel: BroadcastChannel, seconds: float) -> None:
 
 def hear_packet(channel: BroadcastChannel, sender: PeerId, packet: Packet) -> None:
     """Hand a packet to the channel, as if its link had brought it."""
-    channel._router.route(sender, packet)
+    channel.listener.route(sender, packet)
 
 
 # Announcements
@@ -41,7 +41,7 @@ def run_announcement(channel: BroadcastChannel, slot: Slot, core: Announcement, 
     """Make this the announcement that the channel is in."""
     channel.position.slot, channel.position.members = slot, tuple(members)
     channel._announcer._running = core
-    channel._router.take_up(slot)
+    channel.listener.take_up(slot)
 
 
 def send_frames_of(channel: BroadcastChannel, slot: Slot, core: Announcement) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.simulation.chaos.planted import PLANTED
 from tests.simulation.chaos.planted.search import SEEDS
 from troth.crypto import Identity
-from troth.protocol.broadcast.router import Router
+from troth.protocol.broadcast.listener import Listener
 from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.records import Candidate, Judgement, Returned, StepRecord, encode_record
 from troth.protocol.core.roster import Roster
@@ -178,13 +178,13 @@ def test_rejoins_finds_a_stranger_in_the_place_of_a_member() -> None:
 
 def test_memory_alone_finds_a_peer_that_keeps_everything() -> None:
     """With a buffer for each of them; the channel's own account says nothing of it."""
-    original = Router.route
+    original = Listener.route
 
-    def hoarding(self: Router, sender: Any, packet: Packet) -> None:
+    def hoarding(self: Listener, sender: Any, packet: Packet) -> None:
         self.__dict__.setdefault("_hoard", []).append((packet.frame, bytes(1 << 17)))
         original(self, sender, packet)
 
-    with patch.object(Router, "route", hoarding):
+    with patch.object(Listener, "route", hoarding):
         assert failing(play(plan(4, 12))) == {"memory"}
     assert failing(play(plan(4, 12))) == set()
 

@@ -13,7 +13,7 @@ from troth.simulation.chaos.draws import draw_plan
 from troth.simulation.chaos.faults import Network
 from troth.simulation.chaos.judge import Verdict, judge
 from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.workers import judge_all, verdict_on
+from troth.simulation.chaos.workers import judge_all
 
 
 def quick(seed: int) -> Plan:
@@ -61,7 +61,7 @@ def test_the_time_is_up() -> None:
 @pytest.mark.usefixtures("forks")
 def test_a_process_that_dies_is_a_broken_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the worlds after it are played all the same."""
-    monkeypatch.setattr(workers, "verdict_on", _die_of_seed_7)
+    monkeypatch.setattr(workers, "judge", _die_of_seed_7)
     found = {verdict.seed: verdict.broken for verdict in judge_all([quick(7), quick(8)], 1)}
     assert found == {7: ["crash: the process that played it ended with exit code 3"], 8: []}
 
@@ -69,7 +69,7 @@ def test_a_process_that_dies_is_a_broken_world(monkeypatch: pytest.MonkeyPatch) 
 def _die_of_seed_7(plan: Plan) -> Verdict:
     if plan.seed == 7:
         os._exit(3)
-    return verdict_on(plan)
+    return judge(plan)
 
 
 def test_a_checker_that_falls_over_is_a_broken_world(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,4 +77,4 @@ def test_a_checker_that_falls_over_is_a_broken_world(monkeypatch: pytest.MonkeyP
         raise RuntimeError("over this")
 
     monkeypatch.setitem(CHECKERS, "falling", fall)
-    assert verdict_on(quick(1)).broken == ["crash: RuntimeError: over this"]
+    assert judge(quick(1)).broken == ["crash: RuntimeError: over this"]

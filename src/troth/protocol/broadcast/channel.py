@@ -1,7 +1,7 @@
 """The protocol's channel on a network that delays, loses and lies: announcements are agreed, blobs checked on arrival.
 
 One peer's end of it, made of objects with one job each: position (which frames concern this peer), announcer, part exchange,
-catch-up server, pacing (deadlines), the router that hands frames to them, and the listener that waits for frames.
+catch-up server, pacing (deadlines), and the listener that waits for frames and hands them on.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,6 @@ from troth.protocol.broadcast.observed import ObservedAnnouncement
 from troth.protocol.broadcast.outside.catch_up_server import CatchUpServer
 from troth.protocol.broadcast.outside.doorkeeper import Doorkeeper
 from troth.protocol.broadcast.position import Position
-from troth.protocol.broadcast.router import Router
 from troth.protocol.broadcast.signed_slots import SignedSlots, SignedSlotsInMemory
 from troth.protocol.broadcast.timeouts import Pacing, Timeouts
 from troth.protocol.core.channel import (
@@ -78,17 +77,17 @@ class BroadcastChannel:
         self._early_frames = EarlyFrameBuffer(self._quota)
         self._announcer = Announcer(identity, self.position, self.pacing, link, self.outlet, self.catch_up, tools)
         self._exchange = PartExchange(identity.peer, self.outlet, self._quota)
-        self._router = Router(
+        self.listener = Listener(
             link,
             self.outlet,
             self.position,
+            self.pacing,
             self._announcer,
             self._exchange,
             self.catch_up,
             self.doorkeeper,
             self._early_frames,
         )
-        self.listener = Listener(link, self._router, self.position, self.pacing)
 
     # Announcements
 
@@ -103,7 +102,7 @@ class BroadcastChannel:
         if slot.phase == Phase.COMMIT:
             self._begin_step(slot.step)
         running = self._announcer.observe(slot) if self.position.observing else self._announcer.begin(slot)
-        self._router.take_up(slot)
+        self.listener.take_up(slot)
         return running
 
     def _say(self, slot: Slot, message: Message, running: Announcement) -> None:

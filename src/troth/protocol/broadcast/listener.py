@@ -1,24 +1,59 @@
-"""The one place that waits: for the next packet, or for a deadline."""
+"""The one place that waits: for the next packet, or for a deadline. A packet goes to the one object that it concerns: bounded,
+filed by slot, and not believed yet."""
 
 from collections.abc import Callable
 
-from troth.crypto import PeerId
-from troth.protocol.broadcast.link import PacketLink
+from troth.crypto import Digest, PeerId, Slot
+from troth.protocol.broadcast.announcer import Announcer
+from troth.protocol.broadcast.early_frames import EarlyFrameBuffer
+from troth.protocol.broadcast.exchange import PartExchange
+from troth.protocol.broadcast.link import Outlet, PacketLink
+from troth.protocol.broadcast.outside.catch_up_server import Asked, CatchUpServer
+from troth.protocol.broadcast.outside.doorkeeper import Doorkeeper
 from troth.protocol.broadcast.position import Position
-from troth.protocol.broadcast.router import Router
 from troth.protocol.broadcast.timeouts import Pacing
 from troth.protocol.core.errors import LeftOutError, StalledError
-from troth.protocol.wire.frames import Answer, SyncShown
+from troth.protocol.wire.frames import (
+    AGREEMENT,
+    Agreement,
+    Answer,
+    BlobWanted,
+    Busy,
+    Certificate,
+    Knock,
+    Packet,
+    RestartCertificate,
+    SyncShown,
+    Waiting,
+)
+
+_BLOBS_PER_MEMBER = 4  # blobs that a peer may ask for in a step, per member
 
 
 class Listener:
-    """Receives packets, hands them to the router, and measures how long this peer computed in between (SPEC Q8)."""
+    """Receives packets, hands them on or keeps them for later, and measures how long this peer computed in between (SPEC Q8)."""
 
-    def __init__(self, link: PacketLink, router: Router, position: Position, pacing: Pacing) -> None:
+    def __init__(
+        self,
+        link: PacketLink,
+        outlet: Outlet,
+        position: Position,
+        pacing: Pacing,
+        announcer: Announcer,
+        exchange: PartExchange,
+        catch_up: CatchUpServer,
+        doorkeeper: Doorkeeper,
+        early_frames: EarlyFrameBuffer,
+    ) -> None:
         self._link = link
-        self._router = router
+        self._outlet = outlet
         self._position = position
         self._pacing = pacing
+        self._announcer = announcer
+        self._exchange = exchange
+        self._catch_up = catch_up
+        self._doorkeeper = doorkeeper
+        self._early_frames = early_frames
 
     def now(self) -> float:
         return self._link.now()
@@ -30,7 +65,7 @@ class Listener:
         heard = await self._link.receive(until)
         latency.left_link(self._link.now())
         if heard is not None:
-            self._router.route(*heard)
+            self.route(*heard)
         if position.quorum and len(position.left) >= position.quorum:
             raise StalledError(f"{len(position.left)} members have left the step, and wait for the others")
         if position.ahead and len(position.ahead) >= position.voices:  # one of them is honest
@@ -60,5 +95,71 @@ class Listener:
                     continue
                 if isinstance(packet.frame, Answer):
                     return sender, packet.frame
-                self._router.route(sender, packet)
+                self.route(sender, packet)
         return None
+
+    # Packets
+
+    def route(self, sender: PeerId, packet: Packet) -> None:
+        slot, frame, position = packet.slot, packet.frame, self._position
+        if isinstance(frame, Asked):
+            self._catch_up.hear(sender, slot, frame, position.slot.step if position.slot is not None else -1)
+        elif isinstance(frame, Knock):
+            self._doorkeeper.hear(sender, slot, frame, position.slot.step if position.slot is not None else -1)
+        elif isinstance(frame, Waiting | Busy | RestartCertificate):
+            if isinstance(frame, Busy) and position.expects(sender):
+                position.busy[sender] = frame.step
+            if isinstance(frame, Waiting) and position.slot is not None:
+                self._hear_waiting(sender, slot, frame, position.slot)
+        elif not (position.expects(sender) or self._catch_up.admits(sender)):
+            return
+        elif isinstance(frame, BlobWanted):
+            most, may_come = _BLOBS_PER_MEMBER * len(position.view.members), position.takes(slot)
+            self._exchange.blobs.hand_out(sender, slot, Digest(frame.digest), most=most, may_come=may_come)
+        else:
+            self._file(sender, packet)
+
+    def _file(self, sender: PeerId, packet: Packet) -> None:
+        slot, frame, position = packet.slot, packet.frame, self._position
+        proves = isinstance(frame, Certificate) and slot in self._announcer.ended
+        if not (position.takes(slot) or proves) or not position.needs(packet):
+            position.note_ahead(sender, slot)
+            return
+        if position.slot is None and position.observing:
+            self._keep_for_later(sender, packet)
+        elif isinstance(frame, AGREEMENT):
+            self._agree(sender, packet, frame)
+        else:
+            self._exchange.keep(sender, packet)
+
+    def _agree(self, sender: PeerId, packet: Packet, frame: Agreement) -> None:
+        slot, ended = packet.slot, self._announcer.ended
+        proves = isinstance(frame, Certificate) and slot in ended
+        if slot == self._position.slot:
+            self._announcer.hear(sender, slot, frame)
+        elif isinstance(frame, Certificate) and proves:
+            ended.hear(sender, slot, frame, self._link.now())
+        elif self._position.is_ahead(slot):
+            self._early_frames.put(sender, packet, self._position.most_early)
+        if proves:
+            ended.prove(slot, self._position.view.step)
+
+    def take_up(self, slot: Slot) -> None:
+        """Route the packets that came for this slot before this peer reached it."""
+        for sender, packet in self._early_frames.take(slot):
+            self.route(sender, packet)
+
+    def _keep_for_later(self, sender: PeerId, packet: Packet) -> None:
+        first = self._position.first_needed(packet.slot)
+        if packet.slot.step >= first:
+            self._early_frames.drop_before(first, sender)
+            self._early_frames.put(sender, packet, self._position.most_early)
+
+    def _hear_waiting(self, sender: PeerId, slot: Slot, frame: Waiting, here: Slot) -> None:
+        """Answer a member that is in no step (SPEC B5). An observer stops when a quorum has left the step. A member does not
+        leave on anybody's word: liars would say so to some members, and go on with the rest."""
+        position = self._position
+        if not position.observing and frame.step <= here.step:
+            self._outlet.send(sender, slot, Busy(here.step))
+        if position.observing and frame.step == here.step and frame.incarnation > here.incarnation:
+            position.left |= {sender} & position.view.members

@@ -23,12 +23,13 @@ class Verdict:
 
 
 def judge(plan: Plan) -> Verdict:
+    """Judge a plan; a peer that raises is a broken promise too, and so is a checker."""
     torch.set_num_threads(1)
     try:
         world = play(plan)
-    except Exception as error:  # a peer that raises is a broken promise too
+        return Verdict(plan.seed, str(plan), broken_in(world), counts(world))
+    except Exception as error:
         return Verdict(plan.seed, str(plan), [f"crash: {type(error).__name__}: {error}"])
-    return Verdict(plan.seed, str(plan), broken_in(world), counts(world))
 
 
 def broken_in(world: World) -> list[str]:

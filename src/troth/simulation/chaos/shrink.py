@@ -11,10 +11,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from troth.simulation.chaos.judge import Verdict
+from troth.simulation.chaos.judge import Verdict, judge
 from troth.simulation.chaos.plan import Plan
 from troth.simulation.chaos.plan_file import flaw, plan_bytes
-from troth.simulation.chaos.workers import verdict_on
 
 MOST_WORLDS = 200
 MOST_S = 120.0
@@ -25,7 +24,7 @@ Progress = Callable[[Plan, int], None]  # the smallest plan so far, and how many
 def breaks_like(verdict: Verdict) -> Callable[[Plan], bool]:
     """Whether a plan fails with the same checker: another promise broken would be another bug."""
     wanted = _checker(verdict.broken[0])
-    return lambda plan: wanted in map(_checker, verdict_on(plan).broken)
+    return lambda plan: wanted in map(_checker, judge(plan).broken)
 
 
 def _checker(broken: str) -> str:

@@ -7,17 +7,9 @@ from troth.simulation.chaos.judge import Verdict, judge
 from troth.simulation.chaos.plan import Plan
 
 
-def verdict_on(plan: Plan) -> Verdict:
-    """Judge a plan; a checker that raises is a broken world too."""
-    try:
-        return judge(plan)
-    except Exception as error:
-        return Verdict(plan.seed, str(plan), [f"crash: {type(error).__name__}: {error}"])
-
-
 def judge_all(plans: Iterable[Plan], processes: int, until: float | None = None) -> Generator[Verdict]:
     """Verdicts as they come, until all are there or `until` by `time.monotonic`. Close the generator to stop earlier."""
-    done = work_through(verdict_on, plans, processes, until)
+    done = work_through(judge, plans, processes, until)
     try:
         for plan, found in done:
             yield Verdict(plan.seed, str(plan), [f"crash: {found}"]) if isinstance(found, Died) else found

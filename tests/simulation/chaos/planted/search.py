@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tests.simulation.chaos.planted import PLANTED
 from troth.simulation.chaos.draws import DRAWS
+from troth.simulation.chaos.judge import judge
 from troth.simulation.chaos.plan import Plan
 from troth.simulation.chaos.plan_file import load
-from troth.simulation.chaos.workers import verdict_on
 
 STEPS = 12
 LONGER = {"door": 24}  # a stranger has to follow, wait for a draw, and work
@@ -67,7 +67,7 @@ def plan_of(where: Where) -> Plan:
 def broken_by(name: str | None, where: Where) -> list[str]:
     """Promises broken in this world with the bug; with None, without any bug."""
     with PLANTED[name]() if name is not None else ExitStack():
-        return verdict_on(plan_of(where)).broken
+        return judge(plan_of(where)).broken
 
 
 def find_at(name: str, where: Where) -> Find | None:
