@@ -25,7 +25,9 @@ from troth.attacks import (
     alie_deviations,
     make_attack,
 )
-from troth.attacks.gradient import Hide, Inflate, Nudge, noise
+from troth.attacks.gradient import noise
+from troth.attacks.gradient.scaled import Inflate
+from troth.attacks.gradient.small import Hide, Nudge
 from troth.crypto import Seed, Stream, derive, stream
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.step.deviation import deviations

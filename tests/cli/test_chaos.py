@@ -15,7 +15,7 @@ from tests.simulation.chaos.planted import planted
 from troth.simulation.chaos import workers
 from troth.simulation.chaos.draws import DRAWS
 from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.judge import Verdict
+from troth.simulation.chaos.judge import Verdict, judge
 from troth.simulation.chaos.plan import Plan
 from troth.simulation.chaos.plan_file import FORMAT, PlanFile, load, to_text
 
@@ -23,7 +23,7 @@ FILES = {"plan.json", "trace.txt", "verdict.txt"}
 
 
 def in_this_process(plans: Iterator[Plan], _processes: int, _until: float | None) -> Iterator[Verdict]:
-    yield from map(workers.judge, plans)
+    yield from map(judge, plans)
 
 
 def test_one_world_is_told(troth: Troth) -> None:
@@ -217,7 +217,7 @@ def test_whoever_interrupts_many_worlds_is_told_what_was_found(
     troth: Troth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def verdicts(plans: Iterator[Plan], _processes: int, _until: float | None) -> Iterator[Verdict]:
-        yield workers.judge(next(plans))
+        yield judge(next(plans))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(workers, "judge_all", verdicts)

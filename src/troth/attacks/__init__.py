@@ -20,31 +20,19 @@ from troth.attacks.behaviour.strategist import Strategist
 from troth.attacks.coalition import Coalition
 from troth.attacks.colluder import Collusion
 from troth.attacks.errors import AttackError
-from troth.attacks.gradient import (
+from troth.attacks.gradient.base import Foresee, GradientAttack
+from troth.attacks.gradient.data import Backdoor, LabelFlip
+from troth.attacks.gradient.noise import Gaussian, RandomDirection, SlowPoison
+from troth.attacks.gradient.past import DelayedGradient, Mimic
+from troth.attacks.gradient.scaled import BitFlip, Inflate, NotFinite, SignFlip, Zero
+from troth.attacks.gradient.search import RelocatedOrthogonal, Tailored
+from troth.attacks.gradient.small import Hide, Nudge, Subnormal
+from troth.attacks.gradient.spread import (
     ALittleIsEnough,
-    Backdoor,
-    BitFlip,
-    DelayedGradient,
-    Foresee,
-    Gaussian,
-    GradientAttack,
-    Hide,
-    Inflate,
     InnerProduct,
     InnerProductSmall,
-    LabelFlip,
-    Mimic,
     MinMax,
     MinSum,
-    NotFinite,
-    Nudge,
-    RandomDirection,
-    RelocatedOrthogonal,
-    SignFlip,
-    SlowPoison,
-    Subnormal,
-    Tailored,
-    Zero,
     alie_deviations,
 )
 from troth.attacks.schedule import AttackSchedule

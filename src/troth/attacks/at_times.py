@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from troth.attacks.colluder import ColludingChannel
-from troth.attacks.gradient import Foresee, Forge, GradientAttack, Scene, WatchingForge
+from troth.attacks.gradient.base import Foresee, Forge, GradientAttack, Scene, WatchingForge
 from troth.attacks.gradient.search import mean_of_rows
 from troth.crypto import Seed
 from troth.training import Task

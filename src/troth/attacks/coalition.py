@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from troth.attacks.errors import AttackError
-from troth.attacks.gradient import Foresee, Forge, GradientAttack, Scene, WatchingForge
-from troth.attacks.gradient.base import forging
+from troth.attacks.gradient.base import Foresee, Forge, GradientAttack, Scene, WatchingForge, forging
 from troth.attacks.gradient.search import mean_of_rows
 from troth.attacks.schedule import AttackSchedule
 from troth.crypto import Seed, derive

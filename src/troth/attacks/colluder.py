@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -38,14 +38,7 @@ class Collusion:
 class ColludingChannel(ForwardingChannel):
     """Wraps a member's channel: drops accusations of fellow colluders, and votes against whoever accuses them."""
 
-    forgetful: ClassVar[bool] = (
-        True  # keeps nothing from step to step; each class says it for itself, or is not believed
-    )
     _members: frozenset[PeerId] = frozenset()  # of the attempt
-
-    def __init_subclass__(cls, *, forgetful: bool = False) -> None:
-        if forgetful:
-            cls.forgetful = True
 
     def __init__(self, honest: LiarsChannel, me: PeerId, collusion: Collusion) -> None:
         super().__init__(honest)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from troth.attacks.at_times import AtTimes, ForgeAtTimes
-from troth.attacks.gradient import Forge, Scene
+from troth.attacks.gradient.base import Forge, Scene
 
 
 @dataclass(frozen=True)

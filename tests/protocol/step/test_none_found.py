@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.protocol.small_runs import SMALL, finished, kept_promises
 from troth.aggregation import centered_clip
-from troth.attacks.gradient import GradientAttack
+from troth.attacks.gradient.base import GradientAttack
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.step import audits, step

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.protocol.replay import replay
 from troth.aggregation import exact_norm
-from troth.attacks.gradient import GradientAttack
+from troth.attacks.gradient.base import GradientAttack
 from troth.crypto import derive
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.wire.primitives import Primitives

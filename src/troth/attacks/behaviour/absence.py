@@ -5,7 +5,7 @@ from typing import Any
 
 from troth.attacks.colluder import ColludingChannel
 from troth.attacks.errors import AttackError
-from troth.attacks.gradient import GradientAttack
+from troth.attacks.gradient.base import GradientAttack
 from troth.crypto import Slot
 from troth.protocol.core.channel import AttemptView, Exchange, Scatter
 from troth.protocol.core.errors import CannotGoOnError
@@ -19,7 +19,7 @@ class VanishedError(CannotGoOnError):
     """The attacker stops its machine."""
 
 
-class Vanisher(ColludingChannel, forgetful=True):
+class Vanisher(ColludingChannel):
     """Goes silent for good, after the announcement that the attack names."""
 
     def _instead(self, slot: Slot, message: Message) -> Message:
@@ -45,7 +45,7 @@ class Vanish(GradientAttack, behaves=Vanisher):
             raise AttackError(f"vanish:after= is one of {', '.join(_PHASES)}, got '{self.after}'")
 
 
-class Leaver(ColludingChannel, forgetful=True):
+class Leaver(ColludingChannel):
     """Says nothing more, from the first announcement of a step on."""
 
     def _instead(self, slot: Slot, message: Message) -> Message:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from troth.attacks.colluder import ColludingChannel
-from troth.attacks.gradient import GradientAttack
+from troth.attacks.gradient.base import GradientAttack
 from troth.crypto import Digest, PeerId, Slot, blob_digest
 from troth.protocol.core.channel import AttemptView, Exchange, Said, Scatter
 from troth.protocol.wire.messages import NO_BASIS, Accusation, Accuse, Kind, Message, Phase
@@ -84,7 +84,7 @@ class MassAccusation(GradientAttack, behaves=MassAccuser):
     """accuse everyone of everything, to keep the others busy"""
 
 
-class SilentValidator(ColludingChannel, forgetful=True):
+class SilentValidator(ColludingChannel):
     """Recomputes nothing and accuses nobody, whatever it sees."""
 
     def _instead(self, slot: Slot, message: Message) -> Message:

@@ -6,7 +6,8 @@ import msgspec
 
 from troth.attacks.behaviour.public import owners_now
 from troth.attacks.colluder import ColludingChannel
-from troth.attacks.gradient import GradientAttack, SignFlip
+from troth.attacks.gradient.base import GradientAttack
+from troth.attacks.gradient.scaled import SignFlip
 from troth.crypto import PeerId, Slot, stream
 from troth.protocol.wire.messages import MOST_CHARGES, Ballot, Clip, Kind, Message, Verdict, Vote
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from troth.attacks.behaviour.public import audits_among_committed
 from troth.attacks.colluder import ColludingChannel
-from troth.attacks.gradient import SignFlip
+from troth.attacks.gradient.scaled import SignFlip
 from troth.crypto import PeerId, Slot
 from troth.protocol.core.channel import AttemptView, Said
 from troth.protocol.wire.messages import Accuse, Announced, Message, Phase

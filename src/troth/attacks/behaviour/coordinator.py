@@ -29,7 +29,7 @@ from troth.attacks.behaviour.cover import CoveredAggregate, CoveringColluder
 from troth.attacks.behaviour.owners import ShiftingOwner, WithholdingOwner
 from troth.attacks.behaviour.public import audits_among_committed, contributors_of
 from troth.attacks.colluder import ColludingChannel, Collusion, LiarsChannel
-from troth.attacks.gradient import GradientAttack, positive
+from troth.attacks.gradient.base import GradientAttack
 from troth.crypto import PeerId, Slot
 from troth.protocol.core.channel import AttemptView, Said
 from troth.protocol.core.roster import MOST_STRIKES
@@ -182,11 +182,8 @@ def head(collusion: Collusion) -> Coordinator:
 
 
 @dataclass(frozen=True)
-class Adapt(GradientAttack, behaves=Adaptive):
+class Adapt(GradientAttack, behaves=Adaptive, positive=("shift",)):
     """act as one: in each step the liar with the least to lose plays the worst part that the public state allows"""
 
     shift: float = 1.0  # how far the aggregate of a step's liar is off, in radii over the number of contributors
     covers: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        positive("shift", self.shift)

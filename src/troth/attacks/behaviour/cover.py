@@ -19,7 +19,7 @@ from torch import Tensor
 
 from troth.attacks.behaviour.owners import ShiftingOwner
 from troth.attacks.behaviour.public import audits_among_committed, contributors_of
-from troth.attacks.gradient import GradientAttack, positive
+from troth.attacks.gradient.base import GradientAttack
 from troth.crypto import PeerId, Slot, projection_signs
 from troth.protocol.core.channel import AttemptView, Exchange, Said, Scatter
 from troth.protocol.core.coins import combine
@@ -137,12 +137,9 @@ class CoveringColluder(ShiftingOwner):
 
 
 @dataclass(frozen=True)
-class CoveredAggregate(GradientAttack, behaves=CoveringColluder):
+class CoveredAggregate(GradientAttack, behaves=CoveringColluder, positive=("shift",)):
     """as owner, shift the aggregate by `shift` radii, while colluders absorb the traces in their reports"""
 
     shift: float = 0.3
     foresight: bool = False
     covers: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        positive("shift", self.shift)

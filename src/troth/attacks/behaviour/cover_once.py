@@ -15,7 +15,7 @@ from torch import Tensor
 
 from troth.aggregation import centered_clip, clip_residual
 from troth.attacks.behaviour.cover import CoveringColluder, Gap
-from troth.attacks.gradient import GradientAttack
+from troth.attacks.gradient.base import GradientAttack
 from troth.crypto import PeerId, Slot
 from troth.protocol.core.channel import AttemptView, Said
 from troth.protocol.core.scales import lower_median

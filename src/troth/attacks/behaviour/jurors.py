@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from troth.attacks.colluder import ColludingChannel, cast_as
-from troth.attacks.gradient import SignFlip
+from troth.attacks.gradient.scaled import SignFlip
 from troth.crypto import Slot
 from troth.protocol.core.channel import AttemptView, Said
 from troth.protocol.wire.messages import Message, Verdict, Vote
 
 
-class LyingJuror(ColludingChannel, forgetful=True):
+class LyingJuror(ColludingChannel):
     """Votes for the opposite of what it found, in every trial."""
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:

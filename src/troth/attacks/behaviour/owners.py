@@ -10,7 +10,7 @@ from torch import Tensor
 
 from troth.aggregation import centered_clip, exact_norm, judge_center
 from troth.attacks.colluder import ColludingChannel
-from troth.attacks.gradient import GradientAttack
+from troth.attacks.gradient.base import GradientAttack
 from troth.crypto import Slot, stream
 from troth.protocol.core.channel import AttemptView, Exchange, Gather, ProvenParts, Said, Scatter
 from troth.protocol.core.parts import rows_of
@@ -95,7 +95,7 @@ class WrongAggregate(GradientAttack, behaves=ShiftingOwner):
     border: bool = False  # instead: off by about as much as passes, where peers that compute differently would disagree
 
 
-class WithholdingOwner(ColludingChannel, forgetful=True):
+class WithholdingOwner(ColludingChannel):
     """Announces its aggregate and hands it to nobody."""
 
     async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:

@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 
 from troth.attacks.colluder import ColludingChannel
-from troth.attacks.gradient import GradientAttack
+from troth.attacks.gradient.base import GradientAttack
 from troth.crypto import Slot
 from troth.protocol.wire.messages import Message, Report
 
 
-class LyingReporter(ColludingChannel, forgetful=True):
+class LyingReporter(ColludingChannel):
     """Reports twice the right numbers about its first part."""
 
     def _instead(self, slot: Slot, message: Message) -> Message:

@@ -15,7 +15,7 @@ import msgspec
 
 from troth.attacks.behaviour.public import audits_to_come, contributors_of, owners_now
 from troth.attacks.colluder import Choose, ColludingChannel
-from troth.attacks.gradient import SignFlip
+from troth.attacks.gradient.scaled import SignFlip
 from troth.crypto import PeerId, Slot, blob_digest
 from troth.protocol.core.channel import AttemptView, Disclose, Exchange, Said
 from troth.protocol.wire.messages import Accusation, Accuse, Announced, Kind, Message, Phase

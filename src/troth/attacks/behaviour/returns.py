@@ -7,7 +7,7 @@ import msgspec
 from troth.attacks.behaviour.accusers import FalseAccuser
 from troth.attacks.behaviour.public import owners_now
 from troth.attacks.colluder import cast_as
-from troth.attacks.gradient import GradientAttack
+from troth.attacks.gradient.base import GradientAttack
 from troth.crypto import Slot
 from troth.protocol.step.deliveries import bitmap, bits_of
 from troth.protocol.wire.messages import Accusation, Accuse, Ballot, Commit, Message, Reveal, Verdict, Vote

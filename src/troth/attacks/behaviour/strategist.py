@@ -17,7 +17,7 @@ from troth.attacks.behaviour.public import contributors_of
 from troth.attacks.behaviour.reroll import Reroller
 from troth.attacks.behaviour.returns import Doorkeeper
 from troth.attacks.colluder import ColludingChannel, Collusion, LiarsChannel
-from troth.attacks.gradient import GradientAttack
+from troth.attacks.gradient.base import GradientAttack
 from troth.crypto import PeerId, Slot
 from troth.protocol.core.channel import Said
 from troth.protocol.core.roles import draw_roles

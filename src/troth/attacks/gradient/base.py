@@ -30,10 +30,26 @@ class GradientAttack:
     needs_honest: ClassVar[bool] = True  # whether `forge` looks at honest gradients
     covers: ClassVar[bool] = False  # whether colluders absorb an owner's lie in their reports (SPEC T7)
 
-    def __init_subclass__(cls, *, behaves: type[ColludingChannel] | None = None) -> None:
-        """`behaves`: the behaviour of an attack on the protocol."""
+    _positive: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(
+        cls,
+        *,
+        behaves: type[ColludingChannel] | None = None,
+        needs_honest: bool | None = None,
+        positive: tuple[str, ...] = (),
+    ) -> None:
+        """`behaves`: the behaviour of an attack on the protocol; `positive`: options that are to be."""
         if behaves is not None:
             cls.behaviour, cls.needs_protocol = behaves, True
+        cls.needs_honest = cls.needs_honest if needs_honest is None else needs_honest
+        cls._positive += positive
+
+    def __post_init__(self) -> None:
+        for name in self._positive:
+            value = getattr(self, name)
+            if not (value > 0 and isfinite(value)):
+                raise ValueError(f"{name} must be a positive number, got {value}")
 
     def check(self, task: Task, *, honest: int, colluders: int) -> None:
         """Raise `AttackError` where the attack is not defined."""
@@ -96,8 +112,3 @@ class WatchingForge(ABC):
 
     def after(self, sent_PD: Tensor) -> None:  # noqa: B027 – most need only one of the two
         """Called with the rows that its colluders, and then the honest peers, have sent."""
-
-
-def positive(name: str, value: float) -> None:
-    if not (value > 0 and isfinite(value)):
-        raise ValueError(f"{name} must be a positive number, got {value}")

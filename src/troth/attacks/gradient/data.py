@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import ceil
-from typing import ClassVar
 
 from troth.attacks.errors import AttackError
 from troth.attacks.gradient.base import GradientAttack
@@ -12,10 +11,8 @@ from troth.training.metrics.trigger import IMAGES, LABELS, has_images, stamped
 
 
 @dataclass(frozen=True)
-class LabelFlip(GradientAttack):
+class LabelFlip(GradientAttack, needs_honest=False):
     """compute the gradient on labels turned round: class y becomes (classes − 1) − y"""
-
-    needs_honest: ClassVar[bool] = False
 
     def check(self, task: Task, *, honest: int, colluders: int) -> None:
         if task.classes is None:
@@ -26,12 +23,11 @@ class LabelFlip(GradientAttack):
 
 
 @dataclass(frozen=True)
-class Backdoor(GradientAttack):
+class Backdoor(GradientAttack, needs_honest=False):
     """stamp a trigger on `share` of the batch's images and call them `target`: the model is to obey the trigger, and look well"""
 
     target: int = 0
     share: float = 0.5
-    needs_honest: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:

@@ -4,26 +4,21 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from troth.attacks.gradient.base import Forge, GradientAttack, positive
+from troth.attacks.gradient.base import Forge, GradientAttack
 from troth.crypto import Seed, stream
 
 # B colluders, H honest peers, D coordinates
 
 
 @dataclass(frozen=True)
-class RandomDirection(GradientAttack):
+class RandomDirection(GradientAttack, needs_honest=False, positive=("scale",)):
     """all send one common random direction, scale times as long as their gradients"""
 
     scale: float = 1000.0
-    needs_honest: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        positive("scale", self.scale)
 
     def begin(self, seed: Seed) -> Forge:
         def forge(_members: Sequence[int], own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
@@ -35,14 +30,10 @@ class RandomDirection(GradientAttack):
 
 
 @dataclass(frozen=True)
-class SlowPoison(GradientAttack):
+class SlowPoison(GradientAttack, needs_honest=False, positive=("share",)):
     """add `share` of the own gradient's length in one secret direction, the same in every step: little now, much in the end"""
 
     share: float = 0.1
-    needs_honest: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        positive("share", self.share)
 
     def begin(self, seed: Seed) -> Forge:
         def forge(_members: Sequence[int], own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
@@ -54,14 +45,10 @@ class SlowPoison(GradientAttack):
 
 
 @dataclass(frozen=True)
-class Gaussian(GradientAttack):
+class Gaussian(GradientAttack, needs_honest=False, positive=("deviation",)):
     """send normal noise of this `deviation` in every coordinate, drawn anew by each colluder (Blanchard et al. 2017)"""
 
     deviation: float = 200.0
-    needs_honest: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        positive("deviation", self.deviation)
 
     def begin(self, seed: Seed) -> Forge:
         return _Drawing(self.deviation, seed)

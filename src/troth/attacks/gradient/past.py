@@ -3,7 +3,6 @@
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,11 +15,10 @@ from troth.crypto import Seed
 
 
 @dataclass(frozen=True)
-class DelayedGradient(GradientAttack):
+class DelayedGradient(GradientAttack, needs_honest=False):
     """send the own gradient of `delay` contributions ago"""
 
     delay: int = 50
-    needs_honest: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.delay < 1:

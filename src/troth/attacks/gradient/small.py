@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from troth.attacks.colluder import ColludingChannel
-from troth.attacks.gradient.base import Foresee, Forge, GradientAttack, Scene, WatchingForge, positive
+from troth.attacks.gradient.base import Foresee, Forge, GradientAttack, Scene, WatchingForge
 from troth.crypto import Seed, tagged_hash
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.step.deviation import CONVICT, LEAST_SHARE
@@ -20,13 +20,10 @@ from troth.protocol.wire.messages import Commit, Message
 
 
 @dataclass(frozen=True)
-class Nudge(GradientAttack):
+class Nudge(GradientAttack, positive=("size",)):
     """shift every coordinate by `size` of itself against the honest mean: so little that other hardware might explain it"""
 
     size: float = 0.01
-
-    def __post_init__(self) -> None:
-        positive("size", self.size)
 
     def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
         # In proportion to itself, so that it is the same share of the gradient in every part, wherever parts begin.
@@ -43,7 +40,13 @@ class DisguisedChannel(ColludingChannel):
 
 
 @dataclass(frozen=True)
-class Hide(GradientAttack):
+class Hide(
+    GradientAttack,
+    positive=(
+        "deviation",
+        "share",
+    ),
+):
     """add `share` of what jurors let pass between classes of hardware (2.5h, h = `deviation`), against the honest mean"""
 
     deviation: float = 0.01
@@ -51,10 +54,6 @@ class Hide(GradientAttack):
     disguise: bool = True  # claim a class of hardware that nobody else has
 
     behaviour = DisguisedChannel
-
-    def __post_init__(self) -> None:
-        positive("deviation", self.deviation)
-        positive("share", self.share)
 
     def begin_against(self, seed: Seed, foresee: Foresee) -> Forge:
         return _HidingForge(self.share * CONVICT * self.deviation, foresee)
@@ -95,13 +94,10 @@ def _lengths(rows_ND: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Subnormal(GradientAttack):
+class Subnormal(GradientAttack, positive=("size",)):
     """put `size`, too small for float32 to average, where the own gradient is zero: honest owners are to fail over rounding"""
 
     size: float = 1e-45
-
-    def __post_init__(self) -> None:
-        positive("size", self.size)
 
     def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
         return torch.where(own_BD == 0, torch.full_like(own_BD, self.size), own_BD)

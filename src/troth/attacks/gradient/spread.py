@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from troth.attacks.errors import AttackError
-from troth.attacks.gradient.base import GradientAttack, positive
+from troth.attacks.gradient.base import GradientAttack
 from troth.training import Task
 
 # B colluders, H honest peers, D coordinates
@@ -20,13 +20,10 @@ _DOUBLINGS = 100
 
 
 @dataclass(frozen=True)
-class InnerProduct(GradientAttack):
+class InnerProduct(GradientAttack, positive=("epsilon",)):
     """send −epsilon times the mean of the honest gradients (inner-product manipulation)"""
 
     epsilon: float = 0.6
-
-    def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon)
 
     def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
         return (honest_HD.mean(dim=0) * -self.epsilon).expand_as(own_BD)

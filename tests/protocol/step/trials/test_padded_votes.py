@@ -9,7 +9,7 @@ import pytest
 
 import troth.attacks
 from troth.attacks.colluder import ColludingChannel
-from troth.attacks.gradient import SignFlip
+from troth.attacks.gradient.scaled import SignFlip
 from troth.crypto import Identity, Slot, derive
 from troth.evidence.ballots import ballot_on, convicts
 from troth.evidence.bans import BanEvidence

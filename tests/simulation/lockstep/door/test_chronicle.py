@@ -12,7 +12,7 @@ def told(strangers: str, **options: int) -> tuple[list[str], list[StepReport], d
 
     def hear(report: StepReport) -> None:
         reports.append(report)
-        lines.extend(f"{event.step}: {event.words}" for event in report.door)
+        lines.extend(f"{report.step - 1}: {note}" for note in report.notes)
         lines.extend(f"{ban.step}: peer{ban.peer} is banned" for ban in report.bans)
 
     scenario = Scenario(

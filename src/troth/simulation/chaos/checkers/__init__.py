@@ -17,51 +17,37 @@ from troth.simulation.chaos.checkers.updates import aggregates, harm
 from troth.simulation.chaos.checkers.welcome import welcome
 from troth.simulation.chaos.world import World
 
-CHECKERS: dict[str, Callable[[World], list[str]]] = {
-    "agreement": agreement,
-    "no honest ban": no_honest_ban,
-    "evidence": evidence,
-    "signed": signed,
-    "slots": slots,
-    "caught": caught,
-    "audits": audits,
-    "coins": coins,
-    "door": door,
-    "lazy": lazy,
-    "seats": seats,
-    "welcome": welcome,
-    "aggregates": aggregates,
-    "harm": harm,
-    "progress": progress,
-    "standing": standing,
-    "pauses": pauses,
-    "timeouts": timeouts,
-    "rejoins": rejoins,
-    "follows": follows,
-    "comeback": comeback,
-    "bans": bans,
-    "bounds": bounds,
-    "memory": memory,
-    "safety": safety,
-}
+Checker = Callable[[World], list[str]]
 
-# Promises that hold with at most b liars, however many honest peers are gone.
-OF_SAFETY = frozenset(
-    {
-        "agreement",
-        "no honest ban",
-        "bans",
-        "evidence",
-        "signed",
-        "slots",
-        "coins",
-        "door",
-        "seats",
-        "pauses",
-        "bounds",
-        "memory",
-        "safety",
-    }
+# Name, checker, and whether it holds with at most b liars, however many honest peers are gone.
+_PROMISES: tuple[tuple[str, Checker, bool], ...] = (
+    ("agreement", agreement, True),
+    ("no honest ban", no_honest_ban, True),
+    ("evidence", evidence, True),
+    ("signed", signed, True),
+    ("slots", slots, True),
+    ("caught", caught, False),
+    ("audits", audits, False),
+    ("coins", coins, True),
+    ("door", door, True),
+    ("lazy", lazy, False),
+    ("seats", seats, True),
+    ("welcome", welcome, False),
+    ("aggregates", aggregates, False),
+    ("harm", harm, False),
+    ("progress", progress, False),
+    ("standing", standing, False),
+    ("pauses", pauses, True),
+    ("timeouts", timeouts, False),
+    ("rejoins", rejoins, False),
+    ("follows", follows, False),
+    ("comeback", comeback, False),
+    ("bans", bans, True),
+    ("bounds", bounds, True),
+    ("memory", memory, True),
+    ("safety", safety, True),
 )
+CHECKERS = {name: check for name, check, _ in _PROMISES}
+OF_SAFETY = frozenset(name for name, _, always in _PROMISES if always)
 
 __all__ = ["CHECKERS", "OF_SAFETY"]
