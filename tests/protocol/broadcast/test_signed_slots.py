@@ -6,7 +6,7 @@ from tests.protocol.recovery.certified_records import past_steps
 from tests.protocol.returning_members import IDENTITIES, PEERS, RUN, SilentLink
 from troth.crypto import Digest, PeerId, Slot, signed_bytes
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.broadcast.signed_slots import SignedBeforeError, SignedSlotsInMemory
+from troth.protocol.broadcast.signed_slots import SignedBeforeError, SignedSlots
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import AttemptView
 from troth.protocol.core.records import decode_record
@@ -17,7 +17,7 @@ from troth.simulation.lockstep.drop_outs import PowerCutError
 
 def test_a_step_that_is_made_again_has_slots_of_its_own() -> None:
     """[B1, B5] Incarnations come first: a run that goes back to an earlier step can sign it, and never the old one again."""
-    journal, slot = SignedSlotsInMemory(), Slot(Digest(bytes(32)), 3, Phase.VOTE, 2)
+    journal, slot = SignedSlots(), Slot(Digest(bytes(32)), 3, Phase.VOTE, 2)
     journal.claim(slot)
     for later in (
         slot._replace(step=4, phase=Phase.COMMIT, attempt=0),
@@ -34,7 +34,7 @@ def test_a_step_that_is_made_again_has_slots_of_its_own() -> None:
 
 def test_no_slot_is_signed_that_is_not_later_than_all_before() -> None:
     """[B1] Not the same, not an earlier phase, attempt or step; a new attempt begins with an earlier phase."""
-    journal = SignedSlotsInMemory()
+    journal = SignedSlots()
     assert journal.last_step == -1
     slot = Slot(RUN.id, 3, Phase.COMMIT)
     later = [(3, 0, Phase.COMMIT), (3, 0, Phase.ACCUSE), (3, 1, Phase.CLIP), (3, 1, Phase.VOTE), (4, 0, Phase.COMMIT)]
@@ -50,7 +50,7 @@ def test_a_slot_is_written_down_before_anything_is_sent() -> None:
     """[B1] A member that signed before, and knows it, sends nothing; and nothing is sent before it would be known."""
     slot, commit = Slot(RUN.id, 3, Phase.COMMIT), Commit(None, bytes(32), bytes(32))
     for signed_before in (False, True):
-        journal, link = SignedSlotsInMemory(), SilentLink()
+        journal, link = SignedSlots(), SilentLink()
         channel = BroadcastChannel(IDENTITIES[0], link, Timeouts(), Primitives(), journal)
         if signed_before:
             journal.claim(slot)

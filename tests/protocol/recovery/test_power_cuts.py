@@ -13,7 +13,7 @@ from tests.protocol.returning_members import LOST, SUCCESSORS
 from tests.protocol.scripted_world import LiarScript, WorldRun, peer_ids, plan, run_world
 from troth.crypto import PeerId, Slot
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
+from troth.protocol.broadcast.signed_slots import SignedSlots
 from troth.protocol.core.channel import AttemptView, Channel, ForwardingChannel, Noticed, Said
 from troth.protocol.wire.messages import (
     Commit,
@@ -52,7 +52,7 @@ class _CutWhileSpeaking(ForwardingChannel):
         return await coroutine
 
 
-def _cut_in_commit(*, journal: bool, kind: type[SignedSlotsInMemory] = honest_module.NotedSignedSlots) -> WorldRun:
+def _cut_in_commit(*, journal: bool, kind: type[SignedSlots] = honest_module.NotedSignedSlots) -> WorldRun:
     """One of five loses power for a moment, within which the others still wait for the slowest of them, who contributes."""
     crashes = {LOST: DropOut(step=99, call=0, down=0.2, journal=journal)}
     network = Network(latency=0.1, slow={1: 0.9, 3: 0.9})  # at most one of these validates

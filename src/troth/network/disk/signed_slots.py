@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from troth.crypto import Slot, tagged_hash
+from troth.crypto import tagged_hash
 from troth.files import sync_folder, write_bytes
 from troth.network.disk.errors import DiskError
-from troth.protocol.broadcast.signed_slots import NO_SLOT, SignedBeforeError, SlotKey, slot_key
+from troth.protocol.broadcast.signed_slots import NO_SLOT, SignedSlots, SlotKey
 from troth.protocol.wire.frames import RestartCertificate
 
 _WHOLE = re.compile(r"([0-9]+ ){4}[0-9a-f]{8}")
@@ -21,11 +21,12 @@ class SignedSlotsError(DiskError):
     """The file cannot be written or is damaged; the message names the fix."""
 
 
-class SignedSlotsFile:
-    """`protocol.broadcast.signed_slots.SignedSlots` in a file: a line for each slot, synced before anything is signed for it."""
+class SignedSlotsFile(SignedSlots):
+    """Signed slots in a file: a line for each slot, synced before anything is signed for it."""
 
     def __init__(self, path: Path, at_least: SlotKey = NO_SLOT) -> None:
         """`at_least` is the last slot at the last checkpoint: a file that ends earlier is an older copy."""
+        super().__init__()
         self._path = path
         try:
             self._last = self._read()
@@ -62,9 +63,7 @@ class SignedSlotsFile:
         self._lines = 0
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
 
-    def claim(self, slot: Slot) -> None:
-        if (key := slot_key(slot)) <= self._last:
-            raise SignedBeforeError(f"step {slot.step} was signed before")
+    def _keep(self, key: SlotKey) -> None:
         try:
             if self._lines >= _MOST_LINES:
                 self.close()
@@ -76,7 +75,6 @@ class SignedSlotsFile:
                 f"cannot write {self._path}: {error.strerror}; nothing is signed until it can"
             ) from error
         self._lines += 1
-        self._last = key
 
     def begins(self, begun: RestartCertificate) -> None:
         try:
@@ -94,18 +92,6 @@ class SignedSlotsFile:
     @property
     def _begun_path(self) -> Path:
         return self._path.with_suffix(".begun")
-
-    @property
-    def last(self) -> SlotKey:
-        return self._last
-
-    @property
-    def last_step(self) -> int:
-        return self._last[1]
-
-    @property
-    def last_incarnation(self) -> int:
-        return self._last[0]
 
     def close(self) -> None:
         os.close(self._file)

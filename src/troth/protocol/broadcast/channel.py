@@ -18,7 +18,7 @@ from troth.protocol.broadcast.observed import ObservedAnnouncement
 from troth.protocol.broadcast.outside.catch_up_server import CatchUpServer
 from troth.protocol.broadcast.outside.doorkeeper import Doorkeeper
 from troth.protocol.broadcast.position import Position
-from troth.protocol.broadcast.signed_slots import SignedSlots, SignedSlotsInMemory
+from troth.protocol.broadcast.signed_slots import SignedSlots
 from troth.protocol.broadcast.timeouts import Pacing, Timeouts
 from troth.protocol.core.channel import (
     AttemptView,
@@ -66,7 +66,7 @@ class BroadcastChannel:
         self._on_announced = on_announced
         self._step = -1  # begun last
         self.resting = False  # the run pauses, and nobody asks to come back (SPEC G3)
-        self.signed_slots = signed_slots if signed_slots is not None else SignedSlotsInMemory()
+        self.signed_slots = signed_slots if signed_slots is not None else SignedSlots()
         self.position = Position(observing=observing)
         self.pacing = Pacing(bounds)
         self.outlet = Outlet(link, identity.peer)

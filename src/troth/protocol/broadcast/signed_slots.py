@@ -1,7 +1,5 @@
 """The slots that a peer has signed, which it must never forget (SPEC B1)."""
 
-from typing import Protocol
-
 from troth.crypto import Slot
 from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.wire.frames import RestartCertificate
@@ -21,54 +19,45 @@ def slot_key(slot: Slot) -> SlotKey:
     return slot.incarnation, slot.step, slot.attempt, slot.phase
 
 
-class SignedSlots(Protocol):
-    """Durable memory of the last signed slot, and of the last restart certificate."""
+class SignedSlots:
+    """Memory of the last signed slot, and of the last restart certificate, for as long as the object lasts. Slots follow each
+    other, so the last one is enough. A durable one overrides how they are kept."""
+
+    def __init__(self) -> None:
+        self._last = NO_SLOT
+        self._begun: RestartCertificate | None = None
 
     def claim(self, slot: Slot) -> None:
-        """Record a slot, durably, before anything is signed for it. Raises SignedBeforeError."""
-        ...
+        """Record a slot before anything is signed for it."""
+        if (key := slot_key(slot)) <= self._last:
+            raise SignedBeforeError(f"step {slot.step} was signed before")
+        self._keep(key)
+        self._last = key
+
+    def _keep(self, key: SlotKey) -> None:
+        """Write a slot down."""
 
     def begins(self, begun: RestartCertificate) -> None:
         """Record the proof that an incarnation began: members that were not there then would wait for it (SPEC B5)."""
-        ...
+        self._begun = begun
 
     @property
     def begun(self) -> RestartCertificate | None:
         """The last restart certificate."""
-        ...
+        return self._begun
+
+    @property
+    def last(self) -> SlotKey:
+        return self._last
 
     @property
     def last_step(self) -> int:
         """The last step in which something was signed; -1 if there is none."""
-        ...
-
-    @property
-    def last_incarnation(self) -> int:
-        """The run's incarnation in the last signed slot."""
-        ...
-
-
-class SignedSlotsInMemory:
-    """Signed slots that last as long as the object. Slots follow each other, so the last one is enough."""
-
-    def __init__(self) -> None:
-        self._last = NO_SLOT
-        self.begun: RestartCertificate | None = None
-
-    def claim(self, slot: Slot) -> None:
-        if (key := slot_key(slot)) <= self._last:
-            raise SignedBeforeError(f"step {slot.step} was signed before")
-        self._last = key
-
-    def begins(self, begun: RestartCertificate) -> None:
-        self.begun = begun
-
-    @property
-    def last_step(self) -> int:
         return self._last[1]
 
     @property
     def last_incarnation(self) -> int:
+        """The run's incarnation in the last signed slot."""
         return self._last[0]
 
 

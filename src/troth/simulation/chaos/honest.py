@@ -11,7 +11,7 @@ from torch import Tensor
 from troth.crypto import Digest, Identity, PeerId, Seed, Slot, blob_digest
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.link import PacketLink
-from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
+from troth.protocol.broadcast.signed_slots import SignedSlots
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.core.state import Outcome, State
@@ -25,7 +25,7 @@ from troth.training.work import Training
 _TRIES = 4  # of a peer that comes back and finds nobody in a step
 
 
-class NotedSignedSlots(SignedSlotsInMemory):
+class NotedSignedSlots(SignedSlots):
     """Reports when the run restarts."""
 
     def __init__(self, note: Callable[[int], object]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from troth.crypto import Identity, PeerId, Seed, derive
-from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
+from troth.protocol.broadcast.signed_slots import SignedSlots
 from troth.protocol.core.channel import Channel, Noticed
 from troth.protocol.core.coins import Coins, SeededEntropy
 from troth.protocol.core.record_keys import RecordKeys
@@ -102,7 +102,7 @@ class Stage:
             tools=self.tools,
             bounds=self.bounds,
             link=lambda key: own if key is identity else self.time.link(key.peer, home=identity.peer),
-            slots=SignedSlotsInMemory(),
+            slots=SignedSlots(),
             entropy=FreshCoins(self.plan.seed, number),
             record_keys=self.record_keys(number),
             outside=lambda opened, key: self.wrapped(key.peer, opened, opened),

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from tests.simulation.chaos.planted.replace import instead_of
 from troth.crypto import PeerId, Slot, derive
 from troth.protocol.broadcast.observed import ObservedAnnouncement
-from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory, next_incarnation
+from troth.protocol.broadcast.signed_slots import SignedSlots, next_incarnation
 from troth.protocol.core.coins import Coins, SeededEntropy
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.rejoin import is_request
@@ -82,7 +82,7 @@ def signed_again_after_a_crash() -> Iterator[None]:
             *(derive(coin, member) for coin in (original(self, step, attempt).a, original(self, step, attempt).b))
         )
 
-    with patch.object(SignedSlotsInMemory, "claim", lambda *_: None), patch.object(SeededEntropy, "coins", fresh):
+    with patch.object(SignedSlots, "claim", lambda *_: None), patch.object(SeededEntropy, "coins", fresh):
         yield
 
 

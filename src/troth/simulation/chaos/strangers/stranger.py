@@ -10,7 +10,7 @@ from torch import Tensor
 
 from troth.crypto import Digest, Identity, PeerId, Seed, tagged_hash
 from troth.protocol.broadcast.link import PacketLink
-from troth.protocol.broadcast.signed_slots import SignedSlotsInMemory
+from troth.protocol.broadcast.signed_slots import SignedSlots
 from troth.protocol.core.door import probe_bytes
 from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.core.roles import gradient_seed
@@ -98,7 +98,7 @@ class Stranger:
         """Go on under another key: a successor key, if this peer has a seat, or as somebody else."""
         self._identity, self._leave = self._stage.successors[self._number], None
         if not self._member.has_seat:
-            self._ports.slots, self._ports.record_keys = SignedSlotsInMemory(), self._stage.record_keys(self._number)
+            self._ports.slots, self._ports.record_keys = SignedSlots(), self._stage.record_keys(self._number)
             self._member = self._make_member()
 
     # Lies
