@@ -1,6 +1,7 @@
 """Behaviours of liars on the wire, and the draws that decide when each is shown."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from troth.crypto import Stream
 
@@ -39,29 +40,27 @@ WIRE_BEHAVIOURS = {
 }
 
 
+@dataclass
 class LieDraws:
     """Draws, for each packet and each chosen behaviour, whether a liar shows it; counts how often it did."""
 
-    def __init__(
-        self, behaviours: frozenset[str], intensity: float, start: int, draw: Stream, free: Callable[[], bool]
-    ) -> None:
-        self._behaviours = behaviours
-        self._intensity = intensity  # how often it lies where it could
-        self._start = start  # first step in which it lies
-        self._draw = draw
-        self._free = free  # false while it waits for something, and behaves
-        self.step = 0
-        self.counts: dict[str, int] = {}
+    behaviours: frozenset[str]
+    intensity: float  # how often it lies where it could
+    start: int  # first step in which it lies
+    draw: Stream
+    free: Callable[[], bool]  # false while it waits for something, and behaves
+    step: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
 
     def has(self, behaviour: str) -> bool:
         """Whether the behaviour was chosen, whatever the step."""
-        return behaviour in self._behaviours
+        return behaviour in self.behaviours
 
     def would(self, behaviour: str) -> bool:
-        return self.has(behaviour) and self.step >= self._start and self._free()
+        return self.has(behaviour) and self.step >= self.start and self.free()
 
     def does(self, behaviour: str, chance: float = 0.5) -> bool:
-        if not self.would(behaviour) or float(self._draw.uniform(1)[0]) >= chance * self._intensity:
+        if not self.would(behaviour) or float(self.draw.uniform(1)[0]) >= chance * self.intensity:
             return False
         self.count(behaviour)
         return True

@@ -5,6 +5,7 @@ channel, for what it tells the other members about them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -40,43 +41,39 @@ _OFTEN = 0.7  # chance of a lie, where there is one to tell
 _MOST_KEPT = 8  # old histories to show again
 
 
+@dataclass
 class PoisonedLink:
     """What a member hands to those outside, poisoned or withheld."""
 
-    def __init__(
-        self,
-        link: PacketLink,
-        identity: Identity,
-        lies: frozenset[str],
-        draw: Stream,
-        fellows: Mapping[PeerId, Identity],
-    ) -> None:
-        self._link = link
-        self._identity = identity
-        self._lies = lies
-        self._draw = draw
-        self._signers = [identity, *fellows.values()]
+    link: PacketLink
+    identity: Identity
+    lies: frozenset[str]
+    draw: Stream
+    fellows: Mapping[PeerId, Identity]
+
+    def __post_init__(self) -> None:
+        self._signers = [self.identity, *self.fellows.values()]
         self._old: list[HistoryShown] = []
-        self.now, self.gone = link.now, link.gone
+        self.now, self.gone = self.link.now, self.link.gone
 
     async def receive(self, until: float) -> tuple[PeerId, Packet] | None:
-        heard = await self._link.receive(until)
-        if heard is not None and "poison" in self._lies and isinstance(heard[1].frame, TipWanted):
+        heard = await self.link.receive(until)
+        if heard is not None and "poison" in self.lies and isinstance(heard[1].frame, TipWanted):
             for frame in self._signed_tips(heard[1], heard[1].frame):
-                self._link.send(heard[0], Packet(heard[1].slot, frame))
+                self.link.send(heard[0], Packet(heard[1].slot, frame))
         return heard
 
     def send(self, to: PeerId, packet: Packet) -> None:
         for frame in self._instead_of(packet):
-            self._link.send(to, Packet(packet.slot, frame))
+            self.link.send(to, Packet(packet.slot, frame))
 
     def _instead_of(self, packet: Packet) -> Iterator[Frame]:
         frame, slot = packet.frame, packet.slot
         if isinstance(frame, HistoryShown) and len(self._old) < _MOST_KEPT:
             self._old.append(frame)
-        if isinstance(frame, ChunkShown) and "stall" in self._lies:
+        if isinstance(frame, ChunkShown) and "stall" in self.lies:
             return
-        if "poison" not in self._lies or float(self._draw.uniform(1)[0]) >= _OFTEN:
+        if "poison" not in self.lies or float(self.draw.uniform(1)[0]) >= _OFTEN:
             yield frame
             return
         match frame:
@@ -95,14 +92,14 @@ class PoisonedLink:
         """The past as if it were now, a history with something left out or forged, or a standing that nobody signed."""
         forged = () if shown.tip is None else self._records(slot, (shown.tip,))
         lies = (
-            pick(self._draw, self._old),
+            pick(self.draw, self._old),
             msgspec.structs.replace(shown, changes=shown.changes[1:]),
             msgspec.structs.replace(shown, changes=self._records(slot, shown.changes) if shown.changes else ()),
             msgspec.structs.replace(shown, tip=forged[0] if forged else None),
             msgspec.structs.replace(shown, standing=self._flipped(shown.standing)),
         )
-        yield pick(self._draw, lies)
-        if int(self._draw.integers(2, 1)[0]):
+        yield pick(self.draw, lies)
+        if int(self.draw.integers(2, 1)[0]):
             yield shown  # and the truth after it
 
     def _records(self, slot: Slot, certified: tuple[CertifiedRecord, ...]) -> tuple[CertifiedRecord, ...]:
@@ -117,7 +114,7 @@ class PoisonedLink:
             for who in self._signers
         }
         lies = ((CertifiedRecord(raw, signed),), (CertifiedRecord(certified[-1].record, {}),), ())
-        return (*certified[:-1], *pick(self._draw, lies))
+        return (*certified[:-1], *pick(self.draw, lies))
 
     def _signed_tips(self, packet: Packet, wanted: TipWanted) -> Iterator[Frame]:
         """Its own signature under whatever is asked, and those of its fellows."""
@@ -128,7 +125,7 @@ class PoisonedLink:
     def _flipped(self, raw: bytes) -> bytes:
         if not raw:
             return raw
-        place = int(self._draw.integers(len(raw), 1)[0])
+        place = int(self.draw.integers(len(raw), 1)[0])
         return raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :]
 
 

@@ -2,6 +2,7 @@
 filed by slot, and not believed yet."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.broadcast.announcer import Announcer
@@ -30,40 +31,29 @@ from troth.protocol.wire.frames import (
 _BLOBS_PER_MEMBER = 4  # blobs that a peer may ask for in a step, per member
 
 
+@dataclass
 class Listener:
     """Receives packets, hands them on or keeps them for later, and measures how long this peer computed in between (SPEC Q8)."""
 
-    def __init__(
-        self,
-        link: PacketLink,
-        outlet: Outlet,
-        position: Position,
-        pacing: Pacing,
-        announcer: Announcer,
-        exchange: PartExchange,
-        catch_up: CatchUpServer,
-        doorkeeper: Doorkeeper,
-        early_frames: EarlyFrameBuffer,
-    ) -> None:
-        self._link = link
-        self._outlet = outlet
-        self._position = position
-        self._pacing = pacing
-        self._announcer = announcer
-        self._exchange = exchange
-        self._catch_up = catch_up
-        self._doorkeeper = doorkeeper
-        self._early_frames = early_frames
+    link: PacketLink
+    outlet: Outlet
+    position: Position
+    pacing: Pacing
+    announcer: Announcer
+    exchange: PartExchange
+    catch_up: CatchUpServer
+    doorkeeper: Doorkeeper
+    early_frames: EarlyFrameBuffer
 
     def now(self) -> float:
-        return self._link.now()
+        return self.link.now()
 
     async def hear_one(self, until: float) -> bool:
         """Route the next packet; return whether one came in time."""
-        latency, position = self._pacing.latency, self._position
-        latency.back_at_link(self._link.now(), position.view.audits)
-        heard = await self._link.receive(until)
-        latency.left_link(self._link.now())
+        latency, position = self.pacing.latency, self.position
+        latency.back_at_link(self.link.now(), position.view.audits)
+        heard = await self.link.receive(until)
+        latency.left_link(self.link.now())
         if heard is not None:
             self.route(*heard)
         if position.quorum and len(position.left) >= position.quorum:
@@ -74,24 +64,24 @@ class Listener:
 
     async def wait(self, until: float, enough: Callable[[], bool]) -> None:
         """Hear packets until there is enough, or it is too late."""
-        while not enough() and self._link.now() < until:
+        while not enough() and self.link.now() < until:
             await self.hear_one(until)
 
     async def wait_for_blobs(self, missing: Callable[[], int], of: int) -> None:
         """Wait for blobs. The time until more than half are there is measured, whatever liars withhold (SPEC Q8)."""
-        until, began = self._pacing.due(), self._link.now()
+        until, began = self.pacing.due(), self.link.now()
         await self.wait(until, lambda: 2 * missing() < max(1, of))
-        self._pacing.latency.carried(self._link.now() - began)
+        self.pacing.latency.carried(self.link.now() - began)
         await self.wait(until, lambda: not missing())
 
     async def hear_outside(self, until: float) -> tuple[PeerId, Answer] | None:
         """Wait for the next answer to a peer that is in no step; other frames are routed as usual. Records count from those that
         were asked for them: to check their signatures takes a while [M4]."""
-        while self._link.now() < until:
-            heard = await self._link.receive(until)
+        while self.link.now() < until:
+            heard = await self.link.receive(until)
             if heard is not None:
                 sender, packet = heard
-                if isinstance(packet.frame, SyncShown) and not self._position.expects(sender):
+                if isinstance(packet.frame, SyncShown) and not self.position.expects(sender):
                     continue
                 if isinstance(packet.frame, Answer):
                     return sender, packet.frame
@@ -101,27 +91,27 @@ class Listener:
     # Packets
 
     def route(self, sender: PeerId, packet: Packet) -> None:
-        slot, frame, position = packet.slot, packet.frame, self._position
+        slot, frame, position = packet.slot, packet.frame, self.position
         if isinstance(frame, Asked):
-            self._catch_up.hear(sender, slot, frame, position.slot.step if position.slot is not None else -1)
+            self.catch_up.hear(sender, slot, frame, position.slot.step if position.slot is not None else -1)
         elif isinstance(frame, Knock):
-            self._doorkeeper.hear(sender, slot, frame, position.slot.step if position.slot is not None else -1)
+            self.doorkeeper.hear(sender, slot, frame, position.slot.step if position.slot is not None else -1)
         elif isinstance(frame, Waiting | Busy | RestartCertificate):
             if isinstance(frame, Busy) and position.expects(sender):
                 position.busy[sender] = frame.step
             if isinstance(frame, Waiting) and position.slot is not None:
                 self._hear_waiting(sender, slot, frame, position.slot)
-        elif not (position.expects(sender) or self._catch_up.admits(sender)):
+        elif not (position.expects(sender) or self.catch_up.admits(sender)):
             return
         elif isinstance(frame, BlobWanted):
             most, may_come = _BLOBS_PER_MEMBER * len(position.view.members), position.takes(slot)
-            self._exchange.blobs.hand_out(sender, slot, Digest(frame.digest), most=most, may_come=may_come)
+            self.exchange.blobs.hand_out(sender, slot, Digest(frame.digest), most=most, may_come=may_come)
         else:
             self._file(sender, packet)
 
     def _file(self, sender: PeerId, packet: Packet) -> None:
-        slot, frame, position = packet.slot, packet.frame, self._position
-        proves = isinstance(frame, Certificate) and slot in self._announcer.ended
+        slot, frame, position = packet.slot, packet.frame, self.position
+        proves = isinstance(frame, Certificate) and slot in self.announcer.ended
         if not (position.takes(slot) or proves) or not position.needs(packet):
             position.note_ahead(sender, slot)
             return
@@ -130,36 +120,36 @@ class Listener:
         elif isinstance(frame, AGREEMENT):
             self._agree(sender, packet, frame)
         else:
-            self._exchange.keep(sender, packet)
+            self.exchange.keep(sender, packet)
 
     def _agree(self, sender: PeerId, packet: Packet, frame: Agreement) -> None:
-        slot, ended = packet.slot, self._announcer.ended
+        slot, ended = packet.slot, self.announcer.ended
         proves = isinstance(frame, Certificate) and slot in ended
-        if slot == self._position.slot:
-            self._announcer.hear(sender, slot, frame)
+        if slot == self.position.slot:
+            self.announcer.hear(sender, slot, frame)
         elif isinstance(frame, Certificate) and proves:
-            ended.hear(sender, slot, frame, self._link.now())
-        elif self._position.is_ahead(slot):
-            self._early_frames.put(sender, packet, self._position.most_early)
+            ended.hear(sender, slot, frame, self.link.now())
+        elif self.position.is_ahead(slot):
+            self.early_frames.put(sender, packet, self.position.most_early)
         if proves:
-            ended.prove(slot, self._position.view.step)
+            ended.prove(slot, self.position.view.step)
 
     def take_up(self, slot: Slot) -> None:
         """Route the packets that came for this slot before this peer reached it."""
-        for sender, packet in self._early_frames.take(slot):
+        for sender, packet in self.early_frames.take(slot):
             self.route(sender, packet)
 
     def _keep_for_later(self, sender: PeerId, packet: Packet) -> None:
-        first = self._position.first_needed(packet.slot)
+        first = self.position.first_needed(packet.slot)
         if packet.slot.step >= first:
-            self._early_frames.drop_before(first, sender)
-            self._early_frames.put(sender, packet, self._position.most_early)
+            self.early_frames.drop_before(first, sender)
+            self.early_frames.put(sender, packet, self.position.most_early)
 
     def _hear_waiting(self, sender: PeerId, slot: Slot, frame: Waiting, here: Slot) -> None:
         """Answer a member that is in no step (SPEC B5). An observer stops when a quorum has left the step. A member does not
         leave on anybody's word: liars would say so to some members, and go on with the rest."""
-        position = self._position
+        position = self.position
         if not position.observing and frame.step <= here.step:
-            self._outlet.send(sender, slot, Busy(here.step))
+            self.outlet.send(sender, slot, Busy(here.step))
         if position.observing and frame.step == here.step and frame.incarnation > here.incarnation:
             position.left |= {sender} & position.view.members

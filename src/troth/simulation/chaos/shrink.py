@@ -7,7 +7,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -59,41 +59,35 @@ class _EnoughError(Exception):
     """No worlds or no time left."""
 
 
+@dataclass
 class _Search:
     """The smallest plan so far, and what may still be tried."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        broken: Callable[[Plan], bool],
-        most_worlds: int,
-        until: float,
-        on_try: Progress,
-        clock: Callable[[], float],
-    ) -> None:
-        self.best = plan
-        self._broken = broken
-        self._left = most_worlds
-        self._until = until
-        self._on_try = on_try
-        self._clock = clock
-        self._tried = {plan_bytes(plan)}
-        self._fair = plan.fair  # beyond what the protocol can bear, a broken promise is no bug
-        self._within = plan.within
+    best: Plan
+    broken: Callable[[Plan], bool]
+    left: int  # worlds
+    until: float
+    on_try: Progress
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._tried = {plan_bytes(self.best)}
+        self._fair = self.best.fair  # beyond what the protocol can bear, a broken promise is no bug
+        self._within = self.best.within
 
     def tries(self, plan: Plan) -> bool:
         """Play it, unless it was played before, and keep it if it is broken too."""
         key = plan_bytes(plan)
         if key in self._tried or flaw(plan) is not None or not self._alike(plan):
             return False
-        if not self._left or self._clock() >= self._until:
+        if not self.left or self.clock() >= self.until:
             raise _EnoughError
         self._tried.add(key)
-        self._left -= 1
-        found = self._broken(plan)
+        self.left -= 1
+        found = self.broken(plan)
         if found:
             self.best = plan
-        self._on_try(self.best, len(self._tried) - 1)
+        self.on_try(self.best, len(self._tried) - 1)
         return found
 
     def _alike(self, plan: Plan) -> bool:
