@@ -110,40 +110,44 @@ class Copies(Lazy):
 
 
 @dataclass(frozen=True)
-class Turns(Strangers):
-    """works until it is a member and `after` steps more, then attacks: see 'troth attacks'"""
+class Attackers(Strangers):
+    """Attacks as a member, at times."""
 
-    after: int = 0
     attack: str = "sign-flip"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        make_attack(self.attack)
-        if self.after < 0:
-            raise ValueError(f"after must not be negative, got {self.after}")
+        self.lie()
 
     def lie(self) -> GradientAttack:
         return make_attack(self.attack)
+
+
+@dataclass(frozen=True)
+class Turns(Attackers):
+    """works until it is a member and `after` steps more, then attacks: see 'troth attacks'"""
+
+    after: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.after < 0:
+            raise ValueError(f"after must not be negative, got {self.after}")
 
     def doing(self, member_for: int | None, step: int) -> Doing:
         return Doing.WORK if member_for is None or member_for < self.after else Doing.ATTACK
 
 
 @dataclass(frozen=True)
-class Leaves(Strangers):
+class Leaves(Attackers):
     """works until it is a member, attacks in its `stay`-th step, leaves before it is audited, comes back, and so on"""
 
     stay: int = 3
-    attack: str = "sign-flip"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        make_attack(self.attack)
         if self.stay < 1:
             raise ValueError(f"stay must be at least 1 step, got {self.stay}")
-
-    def lie(self) -> GradientAttack:
-        return make_attack(self.attack)
 
     def doing(self, member_for: int | None, step: int) -> Doing:
         if member_for is None or member_for + 1 < self.stay:
@@ -192,7 +196,7 @@ def make_strangers(specs: str) -> list[tuple[str, Strangers]]:
 
 def attacks_of(strangers: Sequence[tuple[str, Strangers]]) -> list[str]:
     """Specs of the attacks that some of them turn to."""
-    return [kind.attack for _, kind in strangers if isinstance(kind, Turns | Leaves)]
+    return [kind.attack for _, kind in strangers if isinstance(kind, Attackers)]
 
 
 def check_door(probation: int, slots: int, strangers: Sequence[tuple[str, Strangers]]) -> None:
