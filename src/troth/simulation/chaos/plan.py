@@ -1,7 +1,9 @@
 """Plan of a world: peers, liars, crashes and the network, all drawn from one seed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+
+import msgspec
 
 from troth.simulation.chaos.faults import Network
 from troth.simulation.lockstep.drop_outs import DropOut
@@ -94,28 +96,7 @@ class Plan:
         return not bad + shaky or self.peers - bad - shaky >= bad + 2
 
     def __str__(self) -> str:
-        lies = "; ".join(f"{number}: {', '.join(sorted(c)) or 'nothing'}" for number, c in sorted(self.liars.items()))
-        return (
-            f"{self.peers} peers, {self.steps} steps, liars on the wire {{{lies or 'none'}}}, in the protocol "
-            f"{dict(self.attacks) or 'none'}, wrong gradients from step {dict(self.forge_from) or 'never'}, "
-            f"crashes {dict(self.crashes) or 'none'}, blackout {dict(self.blackout) or 'none'}, {self.network}"
-            f"{self._unusual}"
-        )
-
-    @property
-    def _unusual(self) -> str:
-        shown = {
-            f"b = {self.promised}": self.byzantine is not None,
-            self.task: self.task != TASKS[0],
-            f"tau {self.tau:g}": self.tau != TAU,
-            f"tau auto {self.tau_auto}": self.tau_auto is not None,
-            "liars wait until somebody is gone": self.waits,
-            "liars come back": self.liars_return,
-            f"contents named every {self.content_every} steps": self.content_every > 1,
-            f"probation of {self.probation} steps for {dict(self.strangers)}": self.probation > 0,
-            f"of whom go away {dict(self.leaves)}": bool(self.leaves),
-            f"one number of {self.spikes:.3g} in wrong gradients": self.spikes > 0,
-            f"record keys change every {self.rekey_every} updates": self.rekey_every > 0,
-            "beyond the full guarantee": not self.within,
-        }
-        return "".join(f", {text}" for text, applies in shown.items() if applies)
+        """Everything that is unlike the plainest plan, in the same order in every process."""
+        plain = {field.name: field.default for field in fields(self)}
+        values = msgspec.to_builtins(self, str_keys=True, order="deterministic")
+        return ", ".join(f"{name} {value}" for name, value in values.items() if value and value != plain[name])
