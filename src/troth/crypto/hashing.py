@@ -101,41 +101,33 @@ def digest_of_chunks(length: int, hashes: Sequence[bytes]) -> Digest:
 
 
 def _hashes(chunks: list[memoryview]) -> Iterator[bytes]:
-    """Hashes of chunks. Threads take one after the other, the calling thread among them: on a busy machine it does most."""
-    hashes: dict[int, bytes] = {}
-    numbered = iter(enumerate(chunks))
-
-    def take_turns() -> None:
-        for number, chunk in numbered:  # one operation of the interpreter: no chunk comes twice
-            hashes[number] = chunk_hash(chunk)  # releases the interpreter's lock
-
-    much = sum(map(len, chunks)) > CHUNK_BYTES  # else it is less work than waking threads
-    helpers = min(_CORES, len(chunks)) - 1 if much else 0
-    helping = [_threads(os.getpid()).submit(take_turns) for _ in range(helpers)]
-    take_turns()
-    for helper in helping:
-        if not helper.cancel():  # one that has not begun has nothing left to do
-            helper.result()
-    return map(hashes.__getitem__, range(len(chunks)))
+    """Hashes of chunks, on threads where that is more work than waking them."""
+    much = sum(map(len, chunks)) > CHUNK_BYTES
+    return iter(_in_turns(chunk_hash, chunks, min(_CORES, len(chunks)) if much else 1))
 
 
 def side_by_side(work: Callable[[A], R], questions: Sequence[A], most: int = 8) -> list[R]:
     """`[work(q) for q in questions]` on threads, for work that leaves the interpreter's lock to others: signatures, ciphers.
 
     At most `most` threads: where a piece takes less than a millisecond, waking one takes a good part of that."""
-    if _CORES < _FEW_CORES or len(questions) < 2:
+    return _in_turns(work, questions, 1 if _CORES < _FEW_CORES else min(_CORES, len(questions), most))
+
+
+def _in_turns(work: Callable[[A], R], questions: Sequence[A], threads: int) -> list[R]:
+    """Threads take one question after the other, the calling thread among them: on a busy machine it does most."""
+    if threads <= 1:
         return [work(question) for question in questions]
     answers: dict[int, R] = {}
     numbered = iter(enumerate(questions))
 
     def take_turns() -> None:
-        for number, question in numbered:
+        for number, question in numbered:  # one operation of the interpreter: none comes twice
             answers[number] = work(question)
 
-    helping = [_threads(os.getpid()).submit(take_turns) for _ in range(min(_CORES, len(questions), most) - 1)]
+    helping = [_threads(os.getpid()).submit(take_turns) for _ in range(threads - 1)]
     take_turns()
     for helper in helping:
-        if not helper.cancel():
+        if not helper.cancel():  # one that has not begun has nothing left to do
             helper.result()
     return [answers[number] for number in range(len(questions))]
 

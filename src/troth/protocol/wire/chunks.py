@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.crypto import CHUNK_BYTES, Digest, chunk_hash, chunk_hashes, digest_of_chunks
+from troth.protocol.wire.blob import bytes_of
 from troth.protocol.wire.messages import MOST_MEMBERS, Bytes32, Malformed
 
 _NUMBERS: Mapping[str, torch.dtype] = {"torch.float32": torch.float32, "torch.float64": torch.float64}
@@ -43,7 +44,7 @@ _DECODER = msgspec.msgpack.Decoder(_Index, strict=True)
 def index_of(vectors: Mapping[str, Tensor]) -> tuple[VectorIndex, ...]:
     """The index of these vectors."""
     return tuple(
-        VectorIndex(name, str(vector_D.dtype), len(vector_D), tuple(chunk_hashes(_bytes_of(vector_D))))  # type: ignore[arg-type]
+        VectorIndex(name, str(vector_D.dtype), len(vector_D), tuple(chunk_hashes(bytes_of(vector_D))))  # type: ignore[arg-type]
         for name, vector_D in sorted(vectors.items())
     )
 
@@ -71,13 +72,9 @@ def chunk_of(vectors: Mapping[str, Tensor], number: int) -> memoryview | None:
         chunks = -(-vector_D.nbytes // CHUNK_BYTES)
         if number < chunks:
             width = CHUNK_BYTES // vector_D.element_size()
-            return _bytes_of(vector_D[number * width : (number + 1) * width])
+            return bytes_of(vector_D[number * width : (number + 1) * width])
         number -= chunks
     return None
-
-
-def _bytes_of(vector_D: Tensor) -> memoryview:
-    return vector_D.detach().cpu().contiguous().numpy().data.cast("B") if len(vector_D) else memoryview(b"")
 
 
 class _Place(NamedTuple):

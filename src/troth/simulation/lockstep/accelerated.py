@@ -69,14 +69,8 @@ class LockstepPrimitives(MemoPrimitives):
         self.once_for((vector_D,), ("cut", *bounds), lambda: blobs)
 
     def signs_on_device(self, key: Digest, rows: int, size: int, start: int, stop: int) -> Tensor:
-        whole_DB: Tensor = self.drawn(
-            ("signs on device", key, rows, size),
-            lambda: (
-                uploaded_signs(key, rows, size, self.device)
-                if self.device.type == "cuda"
-                else super(LockstepPrimitives, self).signs_on_device(key, rows, size, 0, size)
-            ),
-        )
+        question = ("signs on device", key, rows, size)
+        whole_DB = self.drawn(question, lambda: uploaded_signs(key, rows, size, self.device))
         return whole_DB[start:stop]
 
 
