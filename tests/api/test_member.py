@@ -186,6 +186,17 @@ def test_mistakes_name_the_field_before_anything_starts(
         troth.join(**given)
 
 
+def test_a_host_that_is_listened_on_is_where_others_dial(run: troth.MemberRun) -> None:
+    def at(**options: Any) -> str:
+        return troth.join(run.manifest, run._identity, **options)._options.at
+
+    assert [at(listen=where) for where in ("", "0.0.0.0:7001", "[::]:7001", ":7001", "10.0.0.1:0")] == [""] * 5
+    assert at(listen="10.0.0.1:7001") == "10.0.0.1:7001"
+    assert at(listen="10.0.0.1:7001", at="example.org:1") == "example.org:1"
+    with pytest.raises(troth.OperatorError, match="invitation"):
+        troth.join(run.manifest, run._identity, invitation="nonsense")
+
+
 def test_a_folder_of_another_run_is_refused(run: troth.MemberRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member, "Node", Node)
     run.folder.mkdir()

@@ -26,9 +26,11 @@ from troth.network.mesh.inbox import StoppedError
 from troth.network.node.names import Names
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions, default_folder
+from troth.network.node.telling.sink import EventSink
 from troth.network.transport.base import TransportOptions
 from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
 from troth.protocol.core.records import StepRecord
+from troth.protocol.recovery.invitation import Invitation
 from troth.specs import check_keywords
 from troth.training import Problem
 
@@ -48,6 +50,8 @@ def join(
     folder: str | PathLike[str] | None = None,
     listen: str = "",
     addresses: Mapping[str, str] | None = None,
+    at: str = "",
+    invitation: str = "",
     founding_s: float = 120.0,
     restart_with: int | None = None,
     evaluate_every: int = 10,
@@ -68,9 +72,11 @@ def join(
 
     `folder` keeps journal, checkpoints and evidence (default: runs/NAME-KEY): the same call with the same folder comes
     back after a crash. `listen` is host:port (default: the manifest's port on all interfaces), `addresses` says where
-    others are now, by name, if not where the manifest says. `founding_s` seconds after the beginning, or after everyone
-    stopped, enough members go on without the rest; with `restart_with` that many are enough. `threads` is set for all
-    of PyTorch in this process, since bits may depend on it (0: left alone).
+    others are now, by name, if not where the manifest says. A peer that is no founder says `at` which host:port others can
+    dial it (default: what it listens on, if that names a host), and follows the history of its `invitation` alone.
+    `founding_s` seconds after the beginning, or after everyone stopped, enough members go on without the rest; with
+    `restart_with` that many are enough. `threads` is set for all of PyTorch in this process, since bits may depend on it
+    (0: left alone).
 
     A task that is not part of Troth is a program of whoever wrote the manifest. It is run once you have agreed to those bytes:
     `trust` is their SHA-256, which the `ConsentError` names that is raised otherwise. They are asked for once.
@@ -88,6 +94,8 @@ def join(
         Path(folder) if folder is not None else default_folder(agreed, me.peer),
         listen=listen or way.listen_address(endpoint[1] if endpoint is not None else None),
         addresses=_by_key(addresses or {}, agreed),
+        at=at or (listen if _names_a_host(listen) else ""),
+        invitation=Invitation.read(invitation) if invitation else None,
         first_record_key=None if isinstance(identity, Identity) else record_key_path(Path(identity)),
         founding_s=founding_s,
         restart_with=restart_with,
@@ -115,6 +123,7 @@ class MemberRun:
         self.manifest = manifest
         self.name = manifest.name
         self.me = manifest.name_of(identity.peer)  # this member's own name
+        self.is_founder = manifest.founder(identity.peer) is not None
         self.folder = options.folder
         self._identity = identity
         self._options = options
@@ -127,13 +136,17 @@ class MemberRun:
         done = "not begun" if state is None else f"{state.scales.updates} of {self.manifest.steps} updates"
         return f"<MemberRun {self.me} of {self.name}: {done}, folder {self.folder}>"
 
+    def node(self, sink: EventSink) -> Node:
+        """The peer itself, for a program that runs it in a thread of its own and shows its events in its own way."""
+        return Node(self.manifest, self._identity, self._options, sink)
+
     # The block
 
     def __enter__(self) -> Self:
         if self._node is not None:
             raise JoinError("a run is joined once: call troth.join again, with the same folder, to come back")
         try:
-            self._node = Node(self.manifest, self._identity, self._options, _Sink(self._feed, self.folder))
+            self._node = self.node(_Sink(self._feed, self.folder))
         except DiskError as error:
             raise (JoinError(f"{error} `folder`") if error.wrong_folder else error) from error
         self._thread = threading.Thread(target=self._live, args=(self._node,), name=f"troth {self.me}", daemon=True)
@@ -254,6 +267,11 @@ def step_of(event: Stepped, folder: Path) -> Step:
         moved=event.moved,
         seconds=event.seconds,
     )
+
+
+def _names_a_host(listen: str) -> bool:
+    """Whether others can dial what is listened on."""
+    return bool(listen) and not listen.startswith(("0.0.0.0:", "[::]:", ":")) and not listen.endswith(":0")
 
 
 def _by_key(addresses: Mapping[str, str], manifest: Manifest) -> dict[PeerId, str]:

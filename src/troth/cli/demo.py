@@ -27,7 +27,7 @@ def demo(
     typer.echo(f"From step {_START} on, {_LIARS} of them send their gradients times −1000.")
     typer.echo("Starting …", err=True)
 
-    from troth.cli.fields import use_threads
+    from troth.api.threads import use_threads
     from troth.cli.output import claim
 
     use_threads(1)

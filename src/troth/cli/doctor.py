@@ -43,12 +43,14 @@ def doctor(
 
     Example: troth doctor --task digits
     """
-    from troth.cli.fields import use_threads
+    from troth.api.threads import use_threads
+    from troth.cli.fields import as_options
     from troth.training import Problem, check_pure, make_task
     from troth.training.hardware.classes import class_digest, describe
     from troth.training.hardware.measurement import measure
 
-    use_threads(threads)
+    with as_options({"threads"}):
+        use_threads(threads)
     if not 2 <= peers <= _MOST_PEERS:
         raise DoctorError(f"--peers must be from 2 to {_MOST_PEERS}, got {peers}")
     _check_device(device)

@@ -105,20 +105,6 @@ def _is_typed(context: typer.Context, name: str) -> bool:
     return source is None or source.name != "DEFAULT"
 
 
-class OptionError(OperatorError):
-    """An option out of its range; the message names it."""
-
-
-def use_threads(threads: int) -> None:
-    """Compute with so many threads from now on; 0 leaves it to PyTorch. Bits depend on the number."""
-    import torch
-
-    if threads < 0:
-        raise OptionError(f"--threads must be at least 0, got {threads}")
-    if threads:
-        torch.set_num_threads(threads)
-
-
 Trust = Annotated[
     str | None,
     typer.Option(

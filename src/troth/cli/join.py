@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from troth.cli.fields import Trust, agree
+from troth.cli.fields import Trust, agree, as_options
 from troth.cli.progress import telling
 from troth.cli.watch.page import HOST, Page, PageHost, PageOptions, PagePort
 from troth.errors import OperatorError, printable
@@ -19,7 +19,6 @@ from troth.errors import OperatorError, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from troth.crypto import PeerId
     from troth.events.kinds import Stepped
     from troth.network.manifest.manifest import Manifest
     from troth.network.node.node import Node
@@ -123,26 +122,18 @@ def join(
     """
     typer.echo("Starting …", err=True)
     with telling("loading PyTorch"):
-        import torch
-
-        from troth.api.keys import load_identity, record_key_path
-        from troth.cli.fields import as_options
+        from troth.api.member import join as join_run
         from troth.network.manifest.manifest import Manifest
-        from troth.network.node.node import Node
-        from troth.network.node.options import NodeOptions, default_folder
         from troth.network.node.telling.metrics import check_extra
         from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
-        from troth.protocol.recovery.invitation import Invitation
         from troth.training.weights import how_to_load
 
-    if threads:
-        torch.set_num_threads(threads)
-    with as_options({"metrics_port", "tensorboard"}):
+    fields = {"metrics_port", "tensorboard", "threads"}
+    with as_options(fields):
         check_extra(metrics_port, tensorboard=tensorboard)
     run = Manifest.load(manifest)
     agree(run, trust)
-    me = load_identity(identity)
-    addresses = _addresses(address or [], {one.name: one.key for one in run.founders})
+    addresses = _addresses(address or [], [one.name for one in run.founders])
     libp2p_options = {
         "initial_peers": tuple(initial_peer or ()),
         "relays": tuple(_relay_address(one, run, addresses) for one in relay or ()),
@@ -150,33 +141,32 @@ def join(
         "serves_relay": serve_relay,
     }
     transport = TRANSPORTS["libp2p"](**libp2p_options) if libp2p else TRANSPORTS[DEFAULT_TRANSPORT]()
-    founder = run.founder(me.peer)
-    endpoint = founder.endpoint if founder is not None else None
-    named = listen if listen and not listen.startswith(("0.0.0.0:", "[::]:", ":")) and not listen.endswith(":0") else ""
-    place = folder or default_folder(run, me.peer)
-    options = NodeOptions(
-        place,
-        listen=listen or transport.listen_address(endpoint[1] if endpoint is not None else None),
-        addresses=addresses,
-        at=at or named,
-        invitation=Invitation.read(invitation) if invitation else None,
-        first_record_key=record_key_path(identity),
-        founding_s=founding_s,
-        restart_with=restart_with,
-        bytes_per_second=None if bandwidth is None else bandwidth * 1e6,
-        metrics_port=metrics_port,
-        tensorboard=tensorboard,
-        manifest_file=str(manifest),
-        transport=transport,
-    )
-    if founder is None:
+    with as_options(fields):
+        joined = join_run(
+            manifest,
+            identity,
+            folder=folder,
+            listen=listen,
+            addresses=addresses,
+            at=at,
+            invitation=invitation,
+            founding_s=founding_s,
+            restart_with=restart_with,
+            bytes_per_second=None if bandwidth is None else bandwidth * 1e6,
+            metrics_port=metrics_port,
+            tensorboard=tensorboard,
+            transport=transport,
+            threads=threads,
+        )
+    run, place = joined.manifest, joined.folder
+    if not joined.is_founder:
         say_now("checking this machine: task, data, hardware, disk and port, against the manifest")
     drawn = not quiet and not verbose and is_drawable()
     screen = _Screen(every_s=float("inf") if quiet or drawn else 0.0 if verbose else 2.0)
     preparing = telling("preparing the task, its data, the first model and a gradient of it")
-    with preparing, _naming_folder(), as_options({"metrics_port", "tensorboard"}):
-        node = Node(run, me, options, screen)
-    node.note(f"run {run.run.id.hex()[:16]} “{run.name}”, as {run.name_of(me.peer)}; everything goes to {place}")
+    with preparing, _naming_folder(), as_options(fields):
+        node = joined.node(screen)
+    node.note(f"run {run.run.id.hex()[:16]} “{run.name}”, as {joined.me}; everything goes to {place}")
     if run.continues is not None:
         node.note(f"it continues run {run.continues.hex()[:16]}: the signatures over its first state are right")
     with PageOptions(page, page_host, page_port).of(place), screen.drawing(place, drawn):
@@ -266,24 +256,24 @@ def _naming_folder() -> Iterator[None]:
         raise OperatorError(f"{error} with --folder") from error
 
 
-def _addresses(given: list[str], names: "dict[str, PeerId]") -> "dict[PeerId, str]":
+def _addresses(given: list[str], names: list[str]) -> dict[str, str]:
     found = {}
     for item in given:
         name, equals, where = item.partition("=")
         if not equals or name not in names:
             raise OperatorError(f"--address {item}: write name=host:port with one of {', '.join(sorted(names))}")
-        found[names[name]] = where
+        found[name] = where
     return found
 
 
-def _relay_address(given: str, run: "Manifest", addresses: "Mapping[PeerId, str]") -> str:
+def _relay_address(given: str, run: "Manifest", addresses: Mapping[str, str]) -> str:
     """The address of a relay that is given by a founder's name, or as it is."""
     from troth.network.transport.registry import libp2p_address
 
     founder = next((one for one in run.founders if one.name == given), None)
     if founder is None:
         return given
-    found = libp2p_address(addresses.get(founder.key, founder.address), founder.key)
+    found = libp2p_address(addresses.get(founder.name, founder.address), founder.key)
     if found is None:
         raise OperatorError(f"--relay {given}: the manifest has no address of {given}; add --address {given}=host:port")
     return found

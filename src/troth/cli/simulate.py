@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from troth.cli.fields import as_options, flags_of, takes, use_threads
+from troth.api.threads import use_threads
+from troth.cli.fields import as_options, flags_of, takes
 from troth.cli.output import claimed
 from troth.cli.progress import Live
 from troth.cli.watch.page import HOST, Page, PageHost, PageOptions, PagePort
@@ -60,8 +61,8 @@ def simulate(
     """
     if checkpoint_every is not None and checkpoint_every < 1:
         raise SimulateError(f"--checkpoint-every must be at least 1, got {checkpoint_every}")
-    use_threads(threads)
-    with as_options((), flags_of(Scenario)), redirect_stdout(sys.stderr):
+    with as_options({"threads"}, flags_of(Scenario)), redirect_stdout(sys.stderr):
+        use_threads(threads)
         run = start(Scenario(**options))
     _run(run, out, checkpoint_every, PageOptions(page, page_host, page_port), overwrite=overwrite, json=json)
 
