@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from rich.progress import track
 
+from benchmarks.marked import fill
 from troth.attacks import ATTACKS
 from troth.simulation import ALSO, Scenario, simulate
 
@@ -154,22 +155,14 @@ def machine() -> str:
     return f"{platform.machine()}, PyTorch {torch.__version__}"
 
 
-def rewrite(path: Path, heading: str, text: str) -> None:
-    """Replace what stands below a heading, up to the next of its kind; the rest of the page stays."""
-    before, found, after = path.read_text(encoding="utf-8").partition(f"{heading}\n")
-    assert found, f"{path} has no heading '{heading}'"
-    _, following, rest = after.partition("\n## ")
-    path.write_text(before + found + text + following + rest, encoding="utf-8")
-
-
 def write_all(results: Mapping[Job, Result]) -> None:
     assert all(run.agreement and run.honest_banned == 0 for run in results.values()), "a promise was broken"
     calm = [results[None, seed] for seed in SEEDS]
     found = {name: [results[name, seed] for seed in SEEDS] for name in TRIED}
-    rewrite(
+    fill(
         DOCS / "README.md",
-        "## What each of them did",
-        f"""
+        {
+            "tried": f"""
 `troth simulate --byzantine {LIARS} --attack NAME --seed …`, 400 steps of digits, the attack from step {START} on. Written by
 `make attack-pages` on {machine()}: seeds {", ".join(map(str, SEEDS))}, or one number where they agree. In
 all runs all honest peers held the same model after every step, and none of them was banned. Without attack the accuracy
@@ -182,7 +175,8 @@ is {percent(calm)} %.
 Not with the bare name:
 
 {chr(10).join(notes(name, found[name], calm) for name in VARIANTS)}
-""",
+"""
+        },
     )
 
 

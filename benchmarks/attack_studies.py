@@ -15,8 +15,9 @@ from typing import TypeVar
 import torch
 from rich.progress import track
 
-from benchmarks.attack_pages import DOCS, LIARS, START, machine, rewrite
+from benchmarks.attack_pages import DOCS, LIARS, START, machine
 from benchmarks.ban_law import law
+from benchmarks.marked import fill
 from troth.attacks import ATTACKS, AttackError
 from troth.protocol.core.records import decode_record
 from troth.simulation import ProtocolSimulation, Scenario
@@ -175,13 +176,10 @@ def radius_table(ratios: Mapping[str, Sequence[float]]) -> str:
 
 
 def main() -> None:
-    for heading, study in (
-        ("## How long they last", how_long),
-        ("## A radius that follows the distances", follows_distances),
-    ):
+    for name, study in (("how long", how_long), ("radius", follows_distances)):
         text = study()
-        rewrite(DOCS / "README.md", heading, text)
-        print(f"{heading}\n{text}")
+        fill(DOCS / "README.md", {name: text})
+        print(text)
 
 
 if __name__ == "__main__":

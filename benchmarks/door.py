@@ -5,7 +5,6 @@ docs/images/door.png, and the table in docs/door.md.
 attacker in full.
 """
 
-import re
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,6 +17,7 @@ import numpy as np
 from rich.progress import Progress
 
 from benchmarks.door_world import FETCH, FOUNDERS, HASHES, STEPS, Course, Scene, World, without_door
+from benchmarks.marked import fill
 from troth.crypto import Digest, Identity, derive
 from troth.protocol.core.door import Door
 from troth.protocol.recovery.knocking import Tickets
@@ -35,7 +35,7 @@ WAYS: dict[str, tuple[float, bool]] = {
 GOAL = 1.15  # most seats for the share of the compute, as a multiple
 FAR = 0.5  # of the best strategy's seats: one that has less with the first seed is not played with the others
 SHOWN = ("works", "turns", "stretches")  # strategies with a column of their own
-BEGIN, END = "<!-- written by make bench-door -->\n", "<!-- end -->"
+MARK = "ways, by make bench-door"
 
 
 @dataclass(frozen=True)
@@ -246,19 +246,11 @@ def draw(found: Sequence[Outcome]) -> None:
     figure.savefig(PICTURE, dpi=100, metadata={"Software": None})
 
 
-def put_into_page(written: str) -> None:
-    """Replace what stands between the marks."""
-    text = PAGE.read_text(encoding="utf-8")
-    pattern = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
-    assert pattern.search(text), f"{PAGE} has no marks"
-    PAGE.write_text(pattern.sub(lambda _: BEGIN + written + END, text), encoding="utf-8")
-
-
 def main() -> None:
     began = time.perf_counter()
     found = play_all()
     RESULTS.write_text(results(found, time.perf_counter() - began), encoding="utf-8")
-    put_into_page(table(found["ways"]) + "\n")
+    fill(PAGE, {MARK: table(found["ways"])})
     draw(found["ways"])
     print(RESULTS.read_text(encoding="utf-8"))
 

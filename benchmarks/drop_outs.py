@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from rich.progress import track
 
+from benchmarks.marked import fill, table
 from troth.crypto import PeerId, stream
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.records import StepRecord, decode_record
@@ -25,7 +26,7 @@ from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
 
 RUNS, STEPS = 1000, 30
 ATTACKS = ("sign-flip", "wrong-aggregate", "wrong-report", "false-accusation", "grind", "vanish:after=reveal", "alie")
-DOCS = Path(__file__).parent.parent / "docs"
+PAGE = Path(__file__).parent.parent / "docs" / "drop-outs.md"
 
 
 @dataclass
@@ -152,34 +153,23 @@ def main() -> None:
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         runs = pool.map(checked_run, range(first, first + RUNS), chunksize=4)
         total = sum(track(runs, total=RUNS, description="runs"), Tally())
-    moments = "\n".join(f"| {call} | {count} |" for call, count in sorted(total.dropped.items()))
-    (DOCS / "drop-outs.md").write_text(
-        f"""# Peers that vanish
-
-Written by `make drop-outs`: {total.runs:,} runs of up to {STEPS} steps with 4 to 16 peers, {total.dropped.total():,} of
-whom stop for good at a random moment; in half of the runs there are liars too, with one of {len(ATTACKS)} attacks.
-
-In every run all honest peers held the same model and the same records after every step, no honest peer was banned, every ban's
-evidence verified, and the model moved in exactly the steps in which the design says that it must.
-
-| what | how often |
-| --- | --- |
-| steps | {total.steps:,} |
-| attempts beyond the first | {total.extra_attempts:,} |
-| liars banned | {total.bans:,} |
-| steps without an update (too few contributors, or nobody to spare for validating) | {total.paused:,} |
-| runs that stopped, since half of the members or more vanished within one step | {total.stopped:,} |
-
-A peer stops before the k-th call of its channel in a step (0 Commit, 1 scatter, 2 Clip, 3 gather, 4 Reveal, 5 Report,
-6 Accuse, or later where there is a trial or another attempt):
-
-| k | drop-outs |
-| --- | --- |
-{moments}
-""",
-        encoding="utf-8",
+    counts = [
+        ("steps", total.steps),
+        ("attempts beyond the first", total.extra_attempts),
+        ("liars banned", total.bans),
+        ("steps without an update (too few contributors, or nobody to spare for validating)", total.paused),
+        ("runs that stopped, since half of the members or more vanished within one step", total.stopped),
+    ]
+    fill(
+        PAGE,
+        {
+            "runs": f"""Written by `make drop-outs`: {total.runs:,} runs of up to {STEPS} steps with 4 to 16 peers, \
+{total.dropped.total():,} of
+whom stop for good at a random moment; in half of the runs there are liars too, with one of {len(ATTACKS)} attacks.""",
+            "counts": table(("what", "how often"), [(what, f"{count:,}") for what, count in counts]),
+            "moments": table(("k", "drop-outs"), sorted(total.dropped.items())),
+        },
     )
-    print((DOCS / "drop-outs.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

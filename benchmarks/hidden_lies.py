@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.attack_pages import DOCS, LIARS, machine, rewrite
+from benchmarks.attack_pages import DOCS, LIARS, machine
+from benchmarks.marked import fill
 from troth.simulation import Scenario, simulate
 
 TANH, RELU = "digits:activation=tanh", "digits"
@@ -133,7 +134,7 @@ ordinary images: a backdoor shows in none of these figures (see above). Written 
 `python -m benchmarks.hidden_lies` on {machine()}.
 """
     text += "".join(table(task, found) for task in TASKS)
-    rewrite(DOCS / "hide.md", "## Measured", text)
+    fill(DOCS / "hide.md", {"measured": text})
     print(text)
 
 

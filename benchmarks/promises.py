@@ -13,13 +13,23 @@ from statistics import mean
 import torch
 from rich.progress import Progress
 
-from benchmarks.ban_law import LIARS, law
+from benchmarks.marked import fill, table
 from troth.simulation import ProtocolSimulation, Scenario
 
 ROOT = Path(__file__).parent.parent
 TASKS = ROOT / "tests" / "protocol" / "tasks"
 STEPS = 60  # of most runs
-LAW = f"{1 / law(LIARS) + 1:.1f}"  # steps on average until seven of sixteen are gone
+TITLES = (
+    "what",
+    "runs",
+    "accuracy, %",
+    "liars banned",
+    "last ban in step",
+    "steps that moved the model",
+    "trials",
+    "honest banned",
+    "stalled",
+)
 SEEDS = range(5)
 
 
@@ -96,44 +106,26 @@ def run(case: Case) -> Result:
     return Result(accuracy, len(banned), honest, last, moved, steps, simulation.trials, stalled)
 
 
-def line(row: str, results: list[Result]) -> str:
+def line(row: str, results: list[Result]) -> tuple[object, ...]:
     accuracies = [100 * one.accuracy for one in results if one.accuracy is not None]
-    accuracy = f"{mean(accuracies):.1f} ({min(accuracies):.1f} to {max(accuracies):.1f})" if accuracies else ""
     lasts = [one.last_ban for one in results if one.last_ban is not None]
-    cells = [
+    return (
         row,
-        str(len(results)),
-        accuracy,
+        len(results),
+        f"{mean(accuracies):.1f} ({min(accuracies):.1f} to {max(accuracies):.1f})" if accuracies else "",
         f"{mean(one.banned for one in results):.1f}",
         f"{mean(lasts):.1f}" if lasts else "",
         f"{sum(one.moved for one in results)} of {sum(one.steps for one in results)}",
-        str(sum(one.trials for one in results)),
-        str(sum(one.honest_banned for one in results)),
-        str(sum(one.stalled for one in results)),
-    ]
-    return f"| {' | '.join(cells)} |"
+        sum(one.trials for one in results),
+        sum(one.honest_banned for one in results),
+        sum(one.stalled for one in results),
+    )
 
 
-def page(results: dict[str, list[Result]], missing: int) -> str:
-    rows = "\n".join(line(row, found) for row, found in sorted(results.items()))
-    late = f"\n\n{missing} runs did not end in time, and are left out." if missing else ""
-    return f"""# Promises in figures
-
-Written by `make promises` on {platform.machine()}, PyTorch {torch.__version__}. Each row is several simulated runs of the real protocol; 16 peers unless the row says otherwise,
-7 of them liars where somebody lies. Runs have {STEPS} steps; "edge from step 20 on" 150, "honest" 400 (digits and a small transformer, SGD and AdamW, 5, 8 and 16 peers), "reroll" as many as it takes, "leave" 40,
-the grid 8 (digits, an embedding, a zero-initialised head; τ from 10⁻⁶ to 10³).
-
-| what | runs | accuracy, % | liars banned | last ban in step | steps that moved the model | trials | honest banned | stalled |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
-{rows}{late}
-
-- *1e30 in step k*: seven colluders put 10³⁰ into their aggregates and absorb the traces in their reports (`--attack covered-once:scale=1e30`). V3 disputes the parts, and the step's model is the right one.
-- *edge*: the largest shift that passes every check from public numbers at that moment (`scale=edge`), in one step, or in every step until all are banned.
-- *reroll*: from step 5 on; a liar that makes an attempt void is out of the step, so some are gone without a ban. The law for audits that cannot be dodged is {LAW} steps on average until all seven are.
-- *leave*: seven of sixteen leave in step 5; the others train on.
-- *honest*: nobody lies, so nobody should ever be suspected.
-- *grid, subnormals*: three of eight put 10⁻⁴⁵ where their gradient is zero; no honest owner is convicted over what float32 cannot hold.
-"""
+def rows(results: dict[str, list[Result]], missing: int) -> str:
+    late = f"\n{missing} runs did not end in time, and are left out." if missing else ""
+    found = table(TITLES, [line(row, found) for row, found in sorted(results.items())])
+    return f"{found}\nOn {platform.machine()}, PyTorch {torch.__version__}.\n{late}"
 
 
 def gather(wanted: Iterable[Case], most_s: float | None = None) -> tuple[dict[str, list[Result]], int]:
@@ -155,9 +147,9 @@ def gather(wanted: Iterable[Case], most_s: float | None = None) -> tuple[dict[st
     return results, len(everything) - sum(map(len, results.values()))
 
 
-def main(most_s: float | None = None, to: Path = ROOT / "docs" / "promises.md") -> None:
-    to.write_text(page(*gather(cases(), most_s)), encoding="utf-8")
-    print(to.read_text(encoding="utf-8"))
+def main(most_s: float | None = None, page: Path = ROOT / "docs" / "promises.md") -> None:
+    fill(page, {"runs": rows(*gather(cases(), most_s))})
+    print(page.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
