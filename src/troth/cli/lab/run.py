@@ -3,13 +3,11 @@
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -102,27 +100,6 @@ def _engine(name: str, address: str | None) -> "Callable[..., Results]":
     return chosen if address is None else partial(chosen, address=address)
 
 
-class _Stopped(KeyboardInterrupt):
-    """SIGTERM: as Ctrl-C, with the exit code that the system expects of it."""
-
-    exit_code = 128 + signal.SIGTERM
-
-
-@contextmanager
-def _terminated_politely() -> Iterator[None]:
-    def stop(_number: int, _frame: object) -> None:
-        raise _Stopped
-
-    if threading.current_thread() is not threading.main_thread():  # no other may set handlers, or is interrupted
-        yield
-        return
-    before: Any = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _run(
     sweep: "Sweep",
     plan: "Plan",
@@ -142,7 +119,7 @@ def _run(
         raise LabError(f"--minutes must be positive, got {minutes:g}")
     start = time.monotonic()
     labels = {cell.job.key: cell.labels for cell in wanted.cells}
-    with Tally(sweep.name, len(wanted.jobs())) as tally, _terminated_politely():
+    with Tally(sweep.name, len(wanted.jobs())) as tally:
 
         def show(progress: "Progress", job: "Job | None", performed: "Performed | None") -> None:
             if job is not None and performed is not None and performed.failed:
@@ -161,10 +138,10 @@ def _run(
             return run_sweep(
                 sweep, plan, folder, engine, at_once=at_once, only=wanted, until=until, extend=extend, on_run=show
             )
-        except KeyboardInterrupt as why:
+        except KeyboardInterrupt:
             tally.say(f"interrupted: what was done is in {folder}; the same command goes on")
             # Not Typer's exit: with this code it would say that nothing was written.
-            sys.exit(why.exit_code if isinstance(why, _Stopped) else 128 + signal.SIGINT)
+            sys.exit(128 + signal.SIGINT)
 
 
 def _print_end(store: "Store", wanted: "Plan", plan: "Plan") -> None:
