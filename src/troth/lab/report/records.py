@@ -51,8 +51,6 @@ class Outcome(Struct, frozen=True, kw_only=True):
     assumed_byzantine: int | None = (
         None  # liars that the rule was told of, where its guarantee covers fewer than there are
     )
-    gradients: float | None = None
-    announced_bytes_per_step: float | None = None
     stalled: str | None = None  # why too few were left to go on
     agreement: bool = True  # of the honest, on record, roster and model
     unused_shards: bool = False  # the task gives peers data of their own, which the protocol does not use
