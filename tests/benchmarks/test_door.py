@@ -166,7 +166,7 @@ def test_best_strategy_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_page_shows_the_table_that_was_written() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
-    written = text.partition(page.BEGIN)[2].partition(page.END)[0]
+    written = text.partition(f"<!-- {page.MARK} -->")[2].partition(f"<!-- end of {page.MARK} -->")[0].strip()
     assert len(written.splitlines()) == 2 + len(page.SHARES) * len(page.WAYS)
     assert written in page.RESULTS.read_text(encoding="utf-8")
     assert f"above {page.GOAL} times" in text
