@@ -113,8 +113,6 @@ class _Follower:
         record = open_record(run, signed, before.roster, UNSHARED)
         if isinstance(record, Flaw):
             raise ValueError(record.reason)
-        if before.last is not None and record.step != before.last.step + 1:
-            raise ValueError(f"the record of step {record.step} does not continue the one of step {before.last.step}")
         said = self._said.pop((record.incarnation, record.step), _Heard())
         self._said = {key: kept for key, kept in self._said.items() if key[1] > record.step}
         after = before.after(record)
@@ -138,7 +136,7 @@ class _Follower:
         if self._here is not None and self._here.last is not None and self._here.last.step == record.step:
             assert self._there is not None
             return self._there
-        if self._here is not None:
+        if self._here is not None and self._here.last is not None and record.step == self._here.last.step + 1:
             return self._here
         if record.step == 0:
             return _Before(Roster.founding(self._manifest.run), None)
