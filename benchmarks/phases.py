@@ -29,7 +29,7 @@ PHASES: tuple[tuple[Any, str, str], ...] = (
     (step, "commit_parts", "hashing: parts"),
     (Attempt, "arrived", "hashing: Merkle paths"),
     (step, "rows_of", "clipping: rows"),
-    (step, "centered_clip", "clipping"),
+    (step, "aggregate", "clipping"),
     (step, "clip_message", "aggregates: norms, digests"),
     (step, "fitting", "aggregates: norms, digests"),
     (MemoPrimitives, "joined", "aggregates: joined"),
