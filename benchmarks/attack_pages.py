@@ -19,8 +19,8 @@ import torch
 from rich.progress import track
 
 from benchmarks.marked import fill
-from troth.attacks import ATTACKS
-from troth.simulation import ALSO, Scenario, simulate
+from troth.workshop.attacks import ATTACKS
+from troth.workshop.simulation import ALSO, Scenario, simulate
 
 DOCS = Path(__file__).parent.parent / "docs/attacks"
 SEEDS = (0, 1, 2)

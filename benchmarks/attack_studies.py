@@ -18,9 +18,9 @@ from rich.progress import track
 from benchmarks.attack_pages import DOCS, LIARS, START, machine
 from benchmarks.ban_law import law
 from benchmarks.marked import fill
-from troth.attacks import ATTACKS, AttackError
 from troth.protocol.core.records import decode_record
-from troth.simulation import ProtocolSimulation, Scenario
+from troth.workshop.attacks import ATTACKS, AttackError
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 J = TypeVar("J")
 R = TypeVar("R")

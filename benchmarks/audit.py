@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.audit.folders import witnessed
-from troth.simulation import Scenario
+from troth.workshop.simulation import Scenario
 
 STEPS, PEERS = 1000, 16
 PAGE = Path(__file__).parent / "results-audit.md"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from benchmarks.marked import fill, table
-from troth.simulation import ProtocolSimulation, Scenario
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 RUNS, PEERS, LIARS, START = 100, 16, 7, 5
 BEHAVIOURS = {

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.timing import best_of
-from troth.aggregation import centered_clip_published, clip_residual, solve_centered_clip
+from troth.clip.centered_clip import centered_clip_published, clip_residual
+from troth.clip.fast import solve_centered_clip
 
 PEERS, BYZANTINE, WIDTH = 16, 7, 1_000_000
 

@@ -20,8 +20,8 @@ from benchmarks.door_world import FETCH, FOUNDERS, HASHES, STEPS, Course, Scene,
 from benchmarks.marked import fill
 from troth.crypto import Digest, Identity, derive
 from troth.protocol.core.door import Door
-from troth.protocol.recovery.knocking import Tickets
-from troth.simulation.lockstep.door.strategies import STRATEGIES
+from troth.protocol.recovery.requests import Tickets
+from troth.workshop.simulation.stranger_specs import STRATEGIES
 
 ROOT = Path(__file__).parent.parent
 PAGE, RESULTS, PICTURE = ROOT / "docs/door.md", ROOT / "benchmarks/results-door.md", ROOT / "docs/images/door.png"

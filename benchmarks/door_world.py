@@ -24,9 +24,9 @@ from troth.protocol.core.records import Judgement, StepRecord
 from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, Roles, draw_roles, first_randomness
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, most_byzantine
-from troth.protocol.wire.messages import NO_BASIS, Kind, Ticket, Verdict
+from troth.protocol.wire.messages import NO_BASIS, ChargeKind, GuiltySide, Ticket
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.lockstep.door.strategies import STRATEGIES, Due
+from troth.workshop.simulation.stranger_specs import STRATEGIES, Due
 
 FOUNDERS: Final = 16  # all of them honest
 STEPS: Final = 2000
@@ -278,7 +278,7 @@ class World:
 
 
 def _conviction(key: PeerId, step: int) -> Judgement:
-    return Judgement(None, key, Kind.GRADIENT, max(0, step), None, 0, Verdict.ACCUSED)
+    return Judgement(None, key, ChargeKind.GRADIENT, max(0, step), None, 0, GuiltySide.ACCUSED)
 
 
 def without_door(scene: Scene) -> Course:

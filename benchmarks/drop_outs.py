@@ -20,9 +20,9 @@ from troth.crypto import PeerId, stream
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.run import most_byzantine
-from troth.protocol.wire.messages import Kind
-from troth.simulation import ProtocolSimulation, Scenario
-from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
+from troth.protocol.wire.messages import ChargeKind
+from troth.workshop.simulation import ProtocolSimulation, Scenario
+from troth.workshop.simulation.exchange import DropOut, DroppingChannel
 
 RUNS, STEPS = 1000, 30
 ATTACKS = ("sign-flip", "wrong-aggregate", "wrong-report", "false-accusation", "grind", "vanish:after=reveal", "alie")
@@ -100,7 +100,7 @@ def checked_run(seed: int) -> Tally:
 def _must_update(simulation: ProtocolSimulation, record: StepRecord, records: list[StepRecord]) -> bool:
     """SPEC G2: no more than `b` are gone, for whatever reason, or liars cannot be half of the contributors."""
     b = simulation.run.parameters.byzantine
-    cheated = {j.banned for j in record.judgements if j.kind == Kind.AGGREGATE} - {None}
+    cheated = {j.banned for j in record.judgements if j.kind == ChargeKind.AGGREGATE} - {None}
     there = len(set(record.members) - cheated - set(record.absent) - (set(record.expelled) - set(record.contributors)))
     liars = b - _sure_bans_before(record.step, records)
     return len(simulation.run.founders) - there <= b or 2 * liars < len(record.contributors)

@@ -26,12 +26,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from troth.protocol.step.deviation import CONVICT
-from troth.simulation import ProtocolSimulation, Scenario
+from troth.protocol.step.audits import CONVICT
 from troth.training import Problem, make_task
-from troth.training.hardware.classes import describe
-from troth.training.hardware.machines import Machine, make_machines
-from troth.training.hardware.measurement import distances, extrapolated, measure
+from troth.training.hardware import Machine, describe, make_machines
+from troth.training.measurement import distances, extrapolated, measure
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 NETS = {
     "relu, batch norm": "",

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.attack_pages import DOCS, LIARS, machine
 from benchmarks.marked import fill
-from troth.simulation import Scenario, simulate
+from troth.workshop.simulation import Scenario, simulate
 
 TANH, RELU = "digits:activation=tanh", "digits"
 SEEDS, STEPS = {TANH: (0, 1), RELU: (0,)}, 200

@@ -27,12 +27,11 @@ from pathlib import Path
 
 from troth.crypto.identity import Identity
 from troth.network.manifest.manifest import Manifest
-from troth.network.mesh.session import VERSION, Hello, encode_session_message
-from troth.network.transport.framing import HEADER, Kind
-from troth.network.transport.tls import client_context
-from troth.swarm.child import Stepped, Trace
-from troth.swarm.plan import SwarmPlan, folder_of, rehearsal
-from troth.swarm.run import Swarm
+from troth.network.neighbour import VERSION, Hello, encode_session_message
+from troth.network.transport.framing import HEADER, ChunkKind
+from troth.network.transport.tcp import client_context
+from troth.workshop.swarm import Swarm
+from troth.workshop.swarm_peers import ChildStepped, SwarmPlan, Trace, folder_of, rehearsal
 
 CONNECTIONS, FLOOD_S = 10_000, 60.0
 QUIET_S = 20.0  # before and after the flood
@@ -134,7 +133,7 @@ def _period(name: str, swarm: Swarm, pid: int, seconds: float, start: Callable[[
     times: dict[int, list[float]] = {number: [] for number in range(PEERS)}
 
     def hear(told: Trace) -> None:
-        if isinstance(told, Stepped):
+        if isinstance(told, ChildStepped):
             times[told.peer].append(told.event.seconds or 0.0)
 
     victim, cpu = Victim(pid), _processor_s(pid)
@@ -248,7 +247,7 @@ async def _stranger(
 
 def _framed(hello: Hello) -> bytes:
     body = b"\x00" + encode_session_message(hello)
-    return HEADER.pack(Kind.CONTROL, len(body), len(body)) + body
+    return HEADER.pack(ChunkKind.CONTROL, len(body), len(body)) + body
 
 
 # What a process uses

@@ -9,11 +9,13 @@ import numpy as np
 import torch
 
 from benchmarks.timing import best_of
-from troth import kernels
-from troth.aggregation import exact_norm, flush_in_place, judge_center, ordinary, ordinary_norm, solve_centered_clip
+from troth.clip import kernels
+from troth.clip.centered_clip import judge_center
+from troth.clip.exact import exact_norm, flush_in_place, ordinary, ordinary_norm
+from troth.clip.fast import solve_centered_clip
 from troth.crypto import sign_bytes, tagged_hash
 from troth.protocol.core.parts import CommittedParts, part_bounds
-from troth.protocol.step.reports import make_report, right_reports
+from troth.protocol.step.audits import make_report, right_reports
 from troth.protocol.wire.primitives import Primitives, part_norms
 from troth.training.optimizers import SGD, AdamW
 

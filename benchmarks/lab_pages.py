@@ -13,15 +13,22 @@ from typing import Any
 
 from benchmarks.marked import fill, table
 from troth.errors import OperatorError
-from troth.lab.files import TIMES
-from troth.lab.report.measures import legend, lost_to, marks
-from troth.lab.report.numbers import Spread, mean, spread
-from troth.lab.report.reading import read_sweep
-from troth.lab.report.records import Run, Sweep
-from troth.lab.report.study import Study
-from troth.lab.report.tables import Column, number, written
-from troth.lab.sweeps.file import read_sweep as read_plan
-from troth.simulation import ALSO
+from troth.workshop.lab.files import TIMES
+from troth.workshop.lab.measures import legend, lost_to, marks
+from troth.workshop.lab.reading import read_sweep
+from troth.workshop.lab.study import Study
+from troth.workshop.lab.sweep_file import read_sweep as read_plan
+from troth.workshop.lab.tables import (
+    Column,
+    FinishedRun,
+    FinishedSweep,
+    MeanAndDeviation,
+    mean,
+    number,
+    spread,
+    written,
+)
+from troth.workshop.simulation import ALSO
 
 PAGE = Path(__file__).parent.parent / "docs/results/README.md"
 NAME = "matrix"
@@ -38,9 +45,9 @@ class Cell:
 
     attack: str  # as labelled in the sweep, like the defence
     defence: str
-    runs: tuple[Run, ...]
-    accuracy: Spread  # in per cent
-    lost: Spread  # points, against the same seed and defence without attack
+    runs: tuple[FinishedRun, ...]
+    accuracy: MeanAndDeviation  # in per cent
+    lost: MeanAndDeviation  # points, against the same seed and defence without attack
 
     @property
     def points(self) -> float:
@@ -56,7 +63,7 @@ class Cell:
 class Matrix:
     """The finished sweep and its cells."""
 
-    sweep: Sweep
+    sweep: FinishedSweep
     cells: tuple[Cell, ...]
 
 
@@ -97,7 +104,7 @@ def _place(labels: dict[str, Any]) -> str:
     return json.dumps(labels, sort_keys=True)
 
 
-def _page(run: Run, axis: str) -> str | None:
+def _page(run: FinishedRun, axis: str) -> str | None:
     """The page of what this run has on an axis: its name without options."""
     spec = str(run.config[axis])
     return None if ALSO in spec or (axis == "attack" and run.calm) else spec.partition(":")[0]
@@ -139,14 +146,14 @@ def _ranked(cells: Iterable[Cell], axis: str) -> list[tuple[float, list[Cell]]]:
     return [(lost[label], found[label]) for label in sorted(found, key=lambda label: (lost[label], label))]
 
 
-def _link(cell: Cell, axis: str, marked: Sequence[Run] = ()) -> str:
+def _link(cell: Cell, axis: str, marked: Sequence[FinishedRun] = ()) -> str:
     """A label with a link to its page, and behind it the signs of these runs."""
     run = cell.runs[0]
     page, label = _page(run, axis), str(run.labels[axis])
     return _signed(f"[{label}](../{axis}s/{page}.md)" if page else label, marked)
 
 
-def _signed(text: str, runs: Sequence[Run]) -> str:
+def _signed(text: str, runs: Sequence[FinishedRun]) -> str:
     return f"{text} {marks(runs)}".rstrip()
 
 
@@ -175,7 +182,7 @@ def _how(matrix: Matrix) -> str:
     )
 
 
-def _legend(sweep: Sweep) -> str:
+def _legend(sweep: FinishedSweep) -> str:
     """What the signs mean, and what the sweep calls by a name of its own."""
     named = [
         f" “{value['label']}”: `{', '.join(f'{name} = {json.dumps(v)}' for name, v in value.items() if name != 'label')}`."

@@ -26,16 +26,15 @@ from troth.crypto import Identity, Seed, Slot, derive
 from troth.events.kinds import Stepped
 from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.options import ManifestOptions
-from troth.network.node.factory import PeerFactory
-from troth.network.node.node import Node
+from troth.network.node.node import Node, PeerFactory
 from troth.network.node.options import NodeOptions
 from troth.protocol.core.channel import Channel, ForwardingChannel
 from troth.protocol.core.records import MOST_OWED, StepRecord
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.recovery.builder import PeerBuilder
 from troth.protocol.wire.messages import Phase
-from troth.swarm.plan import SwarmPlan, founders_of
 from troth.training.work import Training
+from troth.workshop.swarm_peers import SwarmPlan, founders_of
 
 PEERS, STEPS, SIZE = 4, 6, 100_000_000
 STATE = 2  # vectors: model and momentum

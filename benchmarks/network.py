@@ -23,7 +23,7 @@ from benchmarks.processes import started
 from troth.crypto import derive
 from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.options import ManifestOptions
-from troth.swarm.plan import SwarmPlan, founders_of
+from troth.workshop.swarm_peers import SwarmPlan, founders_of
 
 PEERS, SIZE, ROUNDS, TURNS = 8, 10_000_000, 14, 2
 WARM_UP = 8  # rounds, or steps: buffers grow until the models of the last steps have their places

@@ -22,10 +22,9 @@ from troth.crypto.streams import derive
 from troth.events.kinds import Stepped
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.ahead import GradientsAhead
-from troth.network.node.factory import PeerFactory
-from troth.network.node.node import Node
+from troth.network.node.node import Node, PeerFactory
 from troth.network.node.options import NodeOptions
-from troth.network.transport.base import Lane, Limits
+from troth.network.transport.base import Lane, TransportLimits
 from troth.network.transport.tcp import TcpTransport
 from troth.protocol.core.channel import Channel, ForwardingChannel
 from troth.protocol.core.records import StepRecord
@@ -193,7 +192,7 @@ async def bare(
 ) -> list[tuple[float, float]]:
     """Seconds and processor seconds of every round."""
     identities = [Identity.from_secret(derive(0, "benchmark", number)) for number in range(peers)]
-    limits = Limits(most_control_bytes=MB, most_bulk_bytes=4 * size, most_queued_bytes=8 * size + MB)
+    limits = TransportLimits(most_control_bytes=MB, most_bulk_bytes=4 * size, most_queued_bytes=8 * size + MB)
     transport = TcpTransport(identities[rank], limits)
     parent.send(await transport.listen(listen))
     addresses = parent.recv()

@@ -24,8 +24,7 @@ from torch import Tensor
 from troth.crypto import Identity, PeerId, Seed
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.ahead import GradientsAhead
-from troth.network.node.factory import PeerFactory
-from troth.network.node.node import Node
+from troth.network.node.node import Node, PeerFactory
 from troth.network.node.options import NodeOptions
 from troth.protocol.core.roles import gradient_seed
 from troth.protocol.wire.primitives import Primitives

@@ -30,7 +30,7 @@ from benchmarks.processes import started
 from troth.crypto import derive
 from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.options import ManifestOptions
-from troth.swarm.plan import SwarmPlan, founders_of
+from troth.workshop.swarm_peers import SwarmPlan, founders_of
 
 PEERS, SIZE, DELAY_S = 8, 1_000_000, 0.05
 STEPS, WARM_UP, TURNS = 14, 4, 2

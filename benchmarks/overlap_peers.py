@@ -19,8 +19,7 @@ from troth.crypto import Identity, Seed, stream
 from troth.events.kinds import Stepped
 from troth.network.manifest.manifest import Manifest
 from troth.network.node.ahead import GradientsAhead
-from troth.network.node.factory import PeerFactory
-from troth.network.node.node import Node
+from troth.network.node.node import Node, PeerFactory
 from troth.network.node.options import NodeOptions
 from troth.protocol.core.records import StepRecord
 from troth.protocol.recovery.builder import PeerBuilder

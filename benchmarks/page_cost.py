@@ -24,12 +24,11 @@ from urllib.parse import urlsplit
 
 import torch
 
-from troth.lab.results import EventWriter
-from troth.simulation import Scenario, start
-from troth.swarm.child import Stepped, Trace
-from troth.swarm.plan import SwarmPlan, folder_of, rehearsal
-from troth.swarm.run import Swarm
 from troth.watch.page_process import start_page
+from troth.workshop.lab.results import EventWriter
+from troth.workshop.simulation import Scenario, start
+from troth.workshop.swarm import Swarm
+from troth.workshop.swarm_peers import ChildStepped, SwarmPlan, Trace, folder_of, rehearsal
 
 Arm = Literal["three viewers", "and one that never reads"]
 ARMS: tuple[Arm, ...] = ("three viewers", "and one that never reads")
@@ -150,7 +149,7 @@ def of_swarm(out: Path) -> list[Stretch]:
     course = Course(folder_of(out, 0))
 
     def take(trace: Trace) -> None:
-        if isinstance(trace, Stepped) and trace.peer == 0 and trace.event.seconds is not None and not course.over:
+        if isinstance(trace, ChildStepped) and trace.peer == 0 and trace.event.seconds is not None and not course.over:
             course.step(trace.event.seconds)
 
     with Swarm(swarm_plan, rehearsal(swarm_plan, "digits", steps=100_000), out, evaluate_every=10_000) as swarm:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from benchmarks.ban_law import LIARS, by_coin, law, lawful, one_by_one
 from benchmarks.marked import filled, table
 from troth.errors import OperatorError
-from troth.lab.report.reading import read_sweep
-from troth.lab.report.records import Run, Sweep
-from troth.simulation import TROTH
+from troth.workshop.lab.reading import read_sweep
+from troth.workshop.lab.tables import FinishedRun, FinishedSweep
+from troth.workshop.simulation import TROTH
 
 RESULTS = Path(__file__).parent.parent / "docs/results"
 PAGE = RESULTS / "paper.md"
@@ -25,7 +25,7 @@ _GONE = ("liars banned", "all gone after", "others")  # titles of `_gone` …
 _AFTER = ("accuracy, %", "against no attack", "lowest", *_GONE)  # … and of `_after_attack`
 
 
-def resnet_attacks(sweep: Sweep) -> str:
+def resnet_attacks(sweep: FinishedSweep) -> str:
     """Troth under every attack, with each radius: what it ends with, how deep it fell, and when the liars were gone."""
     nobody = {run.labels["defence"]: run for run in _of(sweep, MAIN) if run.calm}
     rows = []
@@ -35,14 +35,14 @@ def resnet_attacks(sweep: Sweep) -> str:
     return table(("attack", "Troth", *_AFTER), rows)
 
 
-def resnet_others(sweep: Sweep) -> str:
+def resnet_others(sweep: FinishedSweep) -> str:
     """The same with three liars, every tenth step, early and late; and nine peers of whom nobody lies."""
     groups = [group for group in dict.fromkeys(run.labels["group"] for run in sweep.runs) if group != MAIN]
     rows = [(group, _attack(run), *_after_attack(run, None)) for group in groups for run in _of(sweep, str(group))]
     return table(("setting", "attack", *_AFTER), rows)
 
 
-def resnet_defences(sweep: Sweep) -> str:
+def resnet_defences(sweep: FinishedSweep) -> str:
     """Final accuracy of every defence under every attack that it was run with, after the one before the attack."""
     runs = _of(sweep, MAIN)
     attacks = list(dict.fromkeys(map(_attack, runs)))
@@ -53,7 +53,7 @@ def resnet_defences(sweep: Sweep) -> str:
     return table(("defence", *attacks), rows)
 
 
-def bans(sweep: Sweep) -> str:
+def bans(sweep: FinishedSweep) -> str:
     """Steps until seven liars were gone: measured, by the law, one by one as in the paper, and by its fixed coin."""
     coin, alone = by_coin(_DRAWS), one_by_one(_DRAWS)
     measured = [
@@ -75,7 +75,7 @@ def bans(sweep: Sweep) -> str:
     return table(("steps until all seven are gone", "mean", "95 % within"), rows)
 
 
-def albert(sweep: Sweep) -> str:
+def albert(sweep: FinishedSweep) -> str:
     """Loss on held-out text: before the attack, at its worst, at the end."""
     rows = []
     for run in sweep.runs:
@@ -89,7 +89,7 @@ def albert(sweep: Sweep) -> str:
     return table(("attack", "defence", "loss before", "highest", "at the end", *_GONE), rows)
 
 
-SECTIONS: dict[str, tuple[str, Callable[[Sweep], str]]] = {
+SECTIONS: dict[str, tuple[str, Callable[[FinishedSweep], str]]] = {
     "resnet18 attacks": ("resnet18-cifar10", resnet_attacks),
     "resnet18 others": ("resnet18-cifar10", resnet_others),
     "resnet18 defences": ("resnet18-cifar10", resnet_defences),
@@ -98,22 +98,22 @@ SECTIONS: dict[str, tuple[str, Callable[[Sweep], str]]] = {
 }
 
 
-def _of(sweep: Sweep, group: str) -> list[Run]:
+def _of(sweep: FinishedSweep, group: str) -> list[FinishedRun]:
     return [run for run in sweep.runs if run.labels["group"] == group]
 
 
-def _attack(run: Run) -> str:
+def _attack(run: FinishedRun) -> str:
     return "no attack" if run.calm else str(run.labels["attack"])
 
 
-def _after_attack(run: Run, nobody: Run | None) -> tuple[str, ...]:
+def _after_attack(run: FinishedRun, nobody: FinishedRun | None) -> tuple[str, ...]:
     ended = _accuracy(run)
     against = "" if run.calm or nobody is None else f"{ended - _accuracy(nobody):+.1f}"
     low = min(100 * (point["accuracy"] or 0) for step, point in run.curve if step > run.attack_start)
     return (_ended(run), against, "" if run.calm else f"{low:.1f}", *_gone(run))
 
 
-def _gone(run: Run) -> tuple[str, str, str]:
+def _gone(run: FinishedRun) -> tuple[str, str, str]:
     """Liars banned, steps until the last was, and how many honest peers were banned."""
     liars, out = len(run.outcome.liars), len(run.liars_out)
     if liars and not run.out and run.outcome.liars <= run.outcome.absent:
@@ -122,27 +122,27 @@ def _gone(run: Run) -> tuple[str, str, str]:
     return (f"{out} of {liars}" if liars else "", lasted, str(run.honest_out))
 
 
-def _lasted(run: Run) -> int:
+def _lasted(run: FinishedRun) -> int:
     """Steps from the first lie to the ban of the last liar."""
     return run.liars_out[-1] - run.attack_start
 
 
-def _accuracy(run: Run) -> float:
+def _accuracy(run: FinishedRun) -> float:
     return 100 * (run.metrics["accuracy"] or 0)
 
 
-def _ended(run: Run) -> str:
+def _ended(run: FinishedRun) -> str:
     return f"{_accuracy(run):.1f}" + (
         f" (diverged at step {run.outcome.diverged_at:,})" if run.outcome.diverged_at is not None else ""
     )
 
 
-def _before_and_after(run: Run) -> str:
+def _before_and_after(run: FinishedRun) -> str:
     before = None if run.calm else _before(run, "accuracy")
     return _ended(run) if before is None else f"{100 * before:.1f} → {_ended(run)}"
 
 
-def _before(run: Run, metric: str) -> float | None:
+def _before(run: FinishedRun, metric: str) -> float | None:
     """What was measured last before the first lie."""
     return next((point[metric] for step, point in reversed(run.curve) if step <= run.attack_start), None)
 
@@ -151,7 +151,7 @@ def _loss(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def _loss_at_end(run: Run) -> str:
+def _loss_at_end(run: FinishedRun) -> str:
     if run.outcome.diverged_at is not None:
         return f"diverged at step {run.outcome.diverged_at:,}"
     return _loss(run.metrics["loss"])

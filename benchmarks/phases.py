@@ -14,11 +14,11 @@ import torch
 from troth.protocol.step import audits, disputes, step
 from troth.protocol.step.attempt import Attempt
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.lockstep import reliable
-from troth.simulation.lockstep.memo import MemoPrimitives
-from troth.simulation.lockstep.pool import GradientPool, PooledWork
-from troth.simulation.lockstep.reliable import ReliableExchange
 from troth.training.work import TrainingWork
+from troth.workshop.simulation import exchange
+from troth.workshop.simulation.exchange import ReliableExchange
+from troth.workshop.simulation.gradients import GradientPool, PooledWork
+from troth.workshop.simulation.primitives import MemoPrimitives
 
 REST = "rest"
 # What is timed, and as what. A timed function inside another counts for its own phase alone.
@@ -42,7 +42,7 @@ PHASES: tuple[tuple[Any, str, str], ...] = (
     (audits, "commit_parts", "audits: hashing"),
     (audits, "make_report", "audits: reports"),
     (MemoPrimitives, "open_all", "announcements: opening"),
-    (reliable, "seal", "announcements: signing"),
+    (exchange, "seal", "announcements: signing"),
     (ReliableExchange, "_announce", "announcements: exchange"),
     (ReliableExchange, "_scatter", "blobs: exchange"),
     (ReliableExchange, "_gather", "blobs: exchange"),

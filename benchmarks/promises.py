@@ -14,7 +14,7 @@ import torch
 from rich.progress import Progress
 
 from benchmarks.marked import fill, table
-from troth.simulation import ProtocolSimulation, Scenario
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 ROOT = Path(__file__).parent.parent
 TASKS = ROOT / "tests" / "protocol" / "tasks"

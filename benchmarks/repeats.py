@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from troth.simulation import Scenario, start
 from troth.training import Batch, Problem
+from troth.workshop.simulation import Scenario, start
 
 
 @dataclass

@@ -12,8 +12,8 @@ from itertools import islice, pairwise
 import torch
 
 from benchmarks.phases import by_phase
-from troth.simulation import ProtocolSimulation, Scenario, ServerSimulation
-from troth.simulation.lockstep.report import StepReport
+from troth.workshop.simulation import ProtocolSimulation, Scenario, ServerSimulation
+from troth.workshop.simulation.report import StepReport
 
 STEPS, MANY_STEPS = 60, 6
 

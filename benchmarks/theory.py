@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from benchmarks.marked import fill, table
 from troth.files import write_bytes
-from troth.lab.files import RESULTS, SWEEP, read_lines, read_toml
-from troth.lab.report.figures import rendered
+from troth.workshop.lab.figures import rendered
+from troth.workshop.lab.files import RESULTS, SWEEP, read_lines, read_toml
 
 DOCS = Path(__file__).parent.parent / "docs"
 METHODS = {"troth": "Troth", "centered-clip-momentum": "clipping, momentum", "safeguard": "Safeguard"}

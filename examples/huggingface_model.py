@@ -8,7 +8,7 @@ import torch
 from transformers import GPT2Config
 
 import troth
-from troth.training.adapters import huggingface
+from troth.training import huggingface
 
 TEXT = "People who do not trust each other train one neural network together. " * 40
 tokens = torch.tensor(list(TEXT.encode()))

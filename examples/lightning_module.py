@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import troth
-from troth.training.adapters import lightning as adapter
+from troth.training import lightning as adapter
 
 
 class Waves(lightning.LightningModule):  # type: ignore[misc, unused-ignore]

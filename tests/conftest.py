@@ -9,7 +9,7 @@ from hypothesis import settings
 from tests.browser.chromium import why_not
 from tests.oracles import byzfl, byzfl_attacks
 from tests.protocol.small_runs import APART, finished
-from troth.simulation import ProtocolSimulation
+from troth.workshop.simulation import ProtocolSimulation
 
 __all__ = ["attacked", "byzfl", "byzfl_attacks"]
 

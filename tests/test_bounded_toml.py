@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from troth.bounded_toml import MOST_BYTES, MOST_LINE, parse_toml
+from troth.files import MOST_BYTES, MOST_LINE, parse_toml
 
 HOSTILE = {
     "brackets, a line each": (b"a = " + b"[\n" * 5000, "nested too deeply: no sweep is"),

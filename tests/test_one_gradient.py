@@ -10,7 +10,7 @@ from typing import Any
 import troth
 from tests.network.node.test_node import IDS, SilentSink, free_address
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.founder import Founder
+from troth.network.manifest.manifest import Founder
 from troth.network.manifest.options import ManifestOptions
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from troth.aggregation import RuleEntry
-from troth.attacks import ATTACKS, GradientAttack, SignFlip, make_attack
 from troth.errors import OperatorError
 from troth.plugins import absolute, blamed, in_its_folder, name_of
-from troth.simulation.lockstep.defences import make_rule
 from troth.specs import file_of, parse_file_spec, parse_spec
 from troth.training import TASKS, make_task
-from troth.training.file_reads import files_read
-from troth.training.tasks.digits import Digits
+from troth.training.determinism import files_read
+from troth.training.tasks.small_images import Digits
+from troth.workshop.attacks import ATTACKS, GradientAttack, SignFlip, make_attack
+from troth.workshop.rules.memory import RuleEntry
+from troth.workshop.simulation.scenario import make_rule
 
 ATTACK = """
 from dataclasses import dataclass
@@ -145,7 +145,9 @@ class TestFiles:
     def test_every_task_out_of_a_file_has_read_what_the_file_read(self, write: Write) -> None:
         """The file is run once; files that it reads must be declared by every task out of it all the same."""
         write("some data", "data.txt")
-        write("open('data.txt').close()\nfrom troth.training.tasks.digits import Digits\nclass Mine(Digits): pass\n")
+        write(
+            "open('data.txt').close()\nfrom troth.training.tasks.small_images import Digits\nclass Mine(Digits): pass\n"
+        )
         for spec in ("mine.py", "mine.py:hidden=3"):
             assert list(files_read(make_task(spec))) == [str(Path("data.txt").resolve())]
 
@@ -160,7 +162,7 @@ class TestFiles:
         assert pickle.loads(pickle.dumps(made)) == made
 
     def test_an_object_will_do(self, write: Write) -> None:
-        write("from troth.training.tasks.digits import Digits\nsmall = Digits(hidden=2)\n")
+        write("from troth.training.tasks.small_images import Digits\nsmall = Digits(hidden=2)\n")
         assert make_task("mine.py") == make_task("mine.py:small") == Digits(hidden=2)
         with pytest.raises(OperatorError, match="names an object, which has its options already"):
             make_task("mine.py:small:hidden=3")
@@ -324,7 +326,7 @@ class TestPackages:
         install(
             "offers",
             points,
-            f"{ATTACK}\n{RULE}\nfrom troth.training.tasks.digits import Digits\ntiny = Digits(hidden=2)\n",
+            f"{ATTACK}\n{RULE}\nfrom troth.training.tasks.small_images import Digits\ntiny = Digits(hidden=2)\n",
         )
         assert vars(make_attack("loud:scale=9"))["scale"] == 9.0
         assert make_task("tiny") == Digits(hidden=2)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from troth.audit import signatures
-from troth.audit.report import Report
+from troth.audit import journal
+from troth.audit.report import AuditReport
 from troth.crypto import PeerId
 from troth.processes import Died, interrupts_ignored, work_through
-from troth.swarm.plan import SwarmPlan, rehearsal
-from troth.swarm.run import Swarm
+from troth.workshop.swarm import Swarm
+from troth.workshop.swarm_peers import SwarmPlan, rehearsal
 
 
 class _StartedError(Exception):
@@ -77,11 +77,11 @@ def test_the_fork_server_of_a_swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_process_that_verifies_signatures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signatures, "_BATCH", 1)
-    monkeypatch.setattr(signatures, "_WORTH_WHILE", 0)
+    monkeypatch.setattr(journal, "_BATCH", 1)
+    monkeypatch.setattr(journal, "_WORTH_WHILE", 0)
     monkeypatch.setattr(ProcessPoolExecutor, "submit", _start_safely)
-    with pytest.raises(_StartedError), signatures.SignatureChecker(Report("run")) as checker:
-        checker.add(signatures.Claim("here", PeerId(bytes(32)), b"", bytes(64)))
+    with pytest.raises(_StartedError), journal.SignatureChecker(AuditReport("run")) as checker:
+        checker.add(journal.Claim("here", PeerId(bytes(32)), b"", bytes(64)))
 
 
 def _endless(job: str) -> str:

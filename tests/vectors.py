@@ -27,7 +27,6 @@ from troth.crypto import (
     stream,
     tagged_hash,
 )
-from troth.protocol.core.coins import combine
 from troth.protocol.core.records import (
     Judgement,
     Owed,
@@ -39,7 +38,7 @@ from troth.protocol.core.records import (
     reports_basis,
     roots_basis,
 )
-from troth.protocol.core.roles import PendingAudits, Roles, draw_roles, first_randomness, gradient_seed
+from troth.protocol.core.roles import PendingAudits, Roles, combine, draw_roles, first_randomness, gradient_seed
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.messages import (
@@ -47,11 +46,12 @@ from troth.protocol.wire.messages import (
     Accuse,
     Ballot,
     Center,
+    ChargeKind,
     Clip,
     Close,
     Commit,
     Confirm,
-    Kind,
+    GuiltySide,
     Measured,
     Message,
     Phase,
@@ -59,11 +59,10 @@ from troth.protocol.wire.messages import (
     ReportNumbers,
     Reveal,
     SignedRejoin,
-    Verdict,
     Vote,
 )
 from troth.protocol.wire.phases import encode, phase_of
-from troth.training.schedules import cosine
+from troth.training.optimizers import cosine
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -125,9 +124,9 @@ def messages() -> Any:
         Reveal(b"e" * 32, bytes([255])),
         Confirm(bytes([255])),
         Report(ReportNumbers(np.array([0.5]), np.array([1.0]), np.array([[2.0, -3.0]])).pack(), b"s" * 32),
-        Accuse((Accusation(b"f" * 32, Kind.GRADIENT, 6, None, b"t" * 32),), b"g" * 32, basis=b"u" * 32),
-        Vote((Ballot(None, b"i" * 32, Kind.AGGREGATE, 7, 2, Verdict.ACCUSED),)),
-        Vote((Ballot(b"v" * 32, b"i" * 32, Kind.REPORT, 7, 2, Verdict.ACCUSER, b"t" * 32),)),
+        Accuse((Accusation(b"f" * 32, ChargeKind.GRADIENT, 6, None, b"t" * 32),), b"g" * 32, basis=b"u" * 32),
+        Vote((Ballot(None, b"i" * 32, ChargeKind.AGGREGATE, 7, 2, GuiltySide.ACCUSED),)),
+        Vote((Ballot(b"v" * 32, b"i" * 32, ChargeKind.REPORT, 7, 2, GuiltySide.ACCUSER, b"t" * 32),)),
         Close(b"s" * 64),
     ]
     record = StepRecord(
@@ -147,7 +146,7 @@ def messages() -> Any:
         length=3.0,
         norm=2.0,
         factor=0.75,
-        judgements=(Judgement(b"a" * 32, b"b" * 32, Kind.GRADIENT, 2, None, 0, None),),
+        judgements=(Judgement(b"a" * 32, b"b" * 32, ChargeKind.GRADIENT, 2, None, 0, None),),
         absent=(b"h" * 32,),
         struck=(b"i" * 32,),
         slowed=(b"m" * 32,),

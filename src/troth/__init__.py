@@ -22,25 +22,22 @@ if TYPE_CHECKING:
     import troth.events as events
     import troth.rules as rules
     import troth.testing as testing
-    from troth.api.keys import IdentityError
     from troth.api.member import JoinError, MemberRun, join
-    from troth.api.new import NewRunError, new
+    from troth.api.new import IdentityError, NewRunError, new
     from troth.api.read_events import EventsError, read_events
     from troth.api.simulate import Simulation, SimulationResult, simulate
     from troth.api.steps import Ban, Step
     from troth.api.verify import Result, Verdict, VerifyError, verify
     from troth.crypto import Identity, KeyFileError, Stream, stream
     from troth.errors import OperatorError
-    from troth.network.manifest.errors import ConsentError, ManifestError
-    from troth.network.manifest.founder import Founder
-    from troth.network.manifest.manifest import Manifest
+    from troth.network.manifest.manifest import Founder, Manifest
+    from troth.network.manifest.toml import ConsentError, ManifestError
     from troth.network.node.node import BannedError
-    from troth.protocol.core.errors import CannotGoOnError
+    from troth.protocol.core.run import CannotGoOnError
     from troth.protocol.recovery.ledger import ForkedError
     from troth.protocol.recovery.member import RemovedError
     from troth.training.dataset_task import task
-    from troth.training.errors import TaskError
-    from troth.training.task import Task
+    from troth.training.task import Task, TaskError
 
 __all__ = [
     "Ban",
@@ -84,25 +81,22 @@ __all__ = [
 ]
 
 _HOMES = {
-    "troth.api.keys": ("IdentityError",),
     "troth.api.member": ("JoinError", "MemberRun", "join"),
-    "troth.api.new": ("NewRunError", "new"),
+    "troth.api.new": ("IdentityError", "NewRunError", "new"),
     "troth.api.read_events": ("EventsError", "read_events"),
     "troth.api.simulate": ("Simulation", "SimulationResult", "simulate"),
     "troth.api.steps": ("Ban", "Step"),
     "troth.api.verify": ("Result", "Verdict", "VerifyError", "verify"),
     "troth.crypto": ("Identity", "KeyFileError", "Stream", "stream"),
     "troth.errors": ("OperatorError",),
-    "troth.network.manifest.errors": ("ConsentError", "ManifestError"),
-    "troth.network.manifest.founder": ("Founder",),
-    "troth.network.manifest.manifest": ("Manifest",),
+    "troth.network.manifest.toml": ("ConsentError", "ManifestError"),
+    "troth.network.manifest.manifest": ("Founder", "Manifest"),
     "troth.network.node.node": ("BannedError",),
-    "troth.protocol.core.errors": ("CannotGoOnError",),
+    "troth.protocol.core.run": ("CannotGoOnError",),
     "troth.protocol.recovery.ledger": ("ForkedError",),
     "troth.protocol.recovery.member": ("RemovedError",),
     "troth.training.dataset_task": ("task",),
-    "troth.training.errors": ("TaskError",),
-    "troth.training.task": ("Task",),
+    "troth.training.task": ("Task", "TaskError"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = ("attacks", "events", "rules", "testing")

@@ -11,31 +11,31 @@ tensor(True)
 aggregator, which is called with the rows and their senders at every step; a rule of one's own extends `RuleWithMemory`.
 """
 
-from troth.aggregation import (
-    RULES,
-    AggregationError,
-    Aggregator,
-    Bucketing,
-    CenteredClipMomentum,
-    NearestNeighbourMixing,
-    RuleWithMemory,
-    Safeguard,
-    SafeguardSingle,
-    Setting,
+from troth.clip.exact import AggregationError
+from troth.clip.fast import centered_clip
+from troth.workshop.rules.memory import Aggregator, RuleWithMemory, Setting
+from troth.workshop.rules.memoryless import (
     bulyan,
     caf,
-    centered_clip,
     geometric_median,
     krum,
     mda,
     meamed,
     mean,
     median,
-    mix_nearest,
     multi_krum,
     rfa,
     trimmed_mean,
 )
+from troth.workshop.rules.remembering import (
+    Bucketing,
+    CenteredClipMomentum,
+    NearestNeighbourMixing,
+    Safeguard,
+    SafeguardSingle,
+    mix_nearest,
+)
+from troth.workshop.rules.table import RULES
 
 __all__ = [
     "RULES",

@@ -19,15 +19,15 @@ from torch import Tensor
 
 from troth.api.member import MemberRun, join
 from troth.api.simulate import simulate
-from troth.attacks import GradientAttack, make_attack
-from troth.attacks.gradient.base import asks_for_layout, forging
 from troth.crypto import derive, stream
 from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.options import ManifestOptions
 from troth.plugins import in_its_folder
-from troth.swarm.plan import SwarmPlan, founders_of
 from troth.training import Problem, Task, check_pure, make_task
-from troth.training.errors import TaskError
+from troth.training.task import TaskError
+from troth.workshop.attacks import GradientAttack, make_attack
+from troth.workshop.attacks.base import asks_for_layout, forging
+from troth.workshop.swarm_peers import SwarmPlan, founders_of
 
 # P peers, B colluders, H honest peers, D coordinates
 

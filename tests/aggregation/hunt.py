@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from tests.aggregation.hostile_rows import KINDS, draw_rows
-from troth.aggregation import judge_center, solve_centered_clip
-from troth.aggregation.centered_clip_total import solve_for_any_rows
+from troth.clip.centered_clip import judge_center, solve_for_any_rows
+from troth.clip.fast import solve_centered_clip
 
 _BATCH = 1000
 _WIDE, _WIDEST = (10_000, 40_000), (1_000_000,)

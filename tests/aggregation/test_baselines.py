@@ -27,12 +27,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.aggregation.oracle import gaussian_rows, norm
-from troth.aggregation import (
-    AggregationError,
-    Bucketing,
-    CenteredClipMomentum,
-    NearestNeighbourMixing,
-    Setting,
+from troth.clip.exact import AggregationError
+from troth.workshop.rules.memory import Setting
+from troth.workshop.rules.memoryless import (
     bulyan,
     caf,
     geometric_median,
@@ -41,12 +38,12 @@ from troth.aggregation import (
     meamed,
     mean,
     median,
-    mix_nearest,
+    pairwise_distances,
     rfa,
+    tightest_subset,
     trimmed_mean,
 )
-from troth.aggregation.baselines.mda import tightest_subset
-from troth.aggregation.distances import pairwise_distances
+from troth.workshop.rules.remembering import Bucketing, CenteredClipMomentum, NearestNeighbourMixing, mix_nearest
 
 # P peers, D coordinates
 
@@ -203,7 +200,7 @@ def test_the_tightest_subset_is_the_tightest(seed: int, peers: int, width: int, 
 
 
 def test_a_search_that_would_take_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["troth.aggregation.baselines.mda"], "MOST_BRANCHES", 20)
+    monkeypatch.setattr(sys.modules["troth.workshop.rules.memoryless"], "MOST_BRANCHES", 20)
     with pytest.raises(AggregationError, match="mda: the subset of smallest diameter takes more than 20 branches"):
         mda(gaussian_rows(10, 16, 100), byzantine=7)
 

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from tests.aggregation.oracle import gaussian_rows, norm
-from troth.aggregation import centered_clip, geometric_median, krum, mean, median, multi_krum, trimmed_mean
+from troth.clip.fast import centered_clip
+from troth.workshop.rules.memoryless import geometric_median, krum, mean, median, multi_krum, trimmed_mean
 
 # P peers, H honest ones among them, D coordinates
 

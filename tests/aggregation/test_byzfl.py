@@ -18,16 +18,9 @@ import pytest
 import torch
 
 from tests.aggregation.oracle import gaussian_rows
-from troth.aggregation import (
-    centered_clip,
-    centered_clip_published,
-    geometric_median,
-    krum,
-    mean,
-    median,
-    multi_krum,
-    trimmed_mean,
-)
+from troth.clip.centered_clip import centered_clip_published
+from troth.clip.fast import centered_clip
+from troth.workshop.rules.memoryless import geometric_median, krum, mean, median, multi_krum, trimmed_mean
 
 SHAPES = [(7, 1), (7, 10), (16, 3), (16, 200)]  # P×D, odd and even P
 WITHIN = 1e-12

@@ -15,17 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.aggregation.oracle import clipped_norms, distances, gaussian_rows, norm, true_residual
-from troth import kernels
-from troth.aggregation import (
-    AggregationError,
-    ClippedCenter,
-    centered_clip,
-    centered_clip_fast,
-    centered_clip_published,
-    clip_residual,
-    residual_tolerance,
-    solve_centered_clip,
-)
+from troth.clip import fast, kernels
+from troth.clip.centered_clip import centered_clip_published, clip_residual, residual_tolerance
+from troth.clip.exact import AggregationError
+from troth.clip.fast import ClippedCenter, centered_clip, solve_centered_clip
 
 # P peers, D coordinates
 
@@ -219,7 +212,7 @@ def test_no_sum_is_left_to_blas(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Tensor, name, refuse)
     for name in ("dot", "matmul", "vdot", "inner"):
         monkeypatch.setattr(np, name, refuse)
-    assert " @ " not in inspect.getsource(centered_clip_fast)
+    assert " @ " not in inspect.getsource(fast)
     rows_PD = with_liars(-1e3, width=40_000).float()
     assert solve_centered_clip(rows_PD, tau=200.0).residual > 0
     monkeypatch.setattr(kernels, "compiled", lambda _: False)

@@ -13,15 +13,10 @@ from torch import Tensor
 
 from tests.aggregation.hostile_rows import KINDS, draw_rows
 from tests.aggregation.oracle import gaussian_rows
-from troth.aggregation import (
-    acquitted_center,
-    centered_clip_fast,
-    centered_clip_total,
-    judge_center,
-    solve_centered_clip,
-)
-from troth.aggregation.centered_clip_total import _Pulls, solve_for_any_rows
-from troth.aggregation.exact import Floats
+from troth.clip import centered_clip, fast
+from troth.clip.centered_clip import _Pulls, judge_center, solve_for_any_rows
+from troth.clip.exact import Floats
+from troth.clip.fast import acquitted_center, solve_centered_clip
 
 # P rows, D coordinates, N coordinates in the span of the rows
 
@@ -96,14 +91,14 @@ def test_rows_of_an_adversary_that_knows_the_code(kind: str) -> None:
 def test_the_fast_solver_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows around which each step of it gained one more ulp, for hours: found after 54,472 others."""
     rows_PD, tau = draw_rows("equal", 54_472)
-    iterate, calls = centered_clip_fast._iterate, count()
+    iterate, calls = fast._iterate, count()
 
     def counted(*arguments: Any) -> Any:
         assert next(calls) < 10_000, "it goes on for ever"
         return iterate(*arguments)
 
-    monkeypatch.setattr(centered_clip_fast, "_iterate", counted)
-    monkeypatch.setattr(centered_clip_fast, "_MOST_STALLS", 12)  # with fewer it gives these up, and others may last
+    monkeypatch.setattr(fast, "_iterate", counted)
+    monkeypatch.setattr(fast, "_MOST_STALLS", 12)  # with fewer it gives these up, and others may last
     found = solve_centered_clip(rows_PD, tau=tau)
     assert found.iterations <= 3 * 50
     assert found.residual <= found.tolerance / 2
@@ -113,11 +108,11 @@ def test_without_the_way_around_zero_and_the_slow_one_honest_owners_would_be_con
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """So that the tests above can fail."""
-    monkeypatch.setattr("troth.aggregation.centered_clip_fast._MOST_ROUNDS", 1)
+    monkeypatch.setattr("troth.clip.fast._MOST_ROUNDS", 1)
     rows_PD = spiked(1e10)
     slow = solve_centered_clip(rows_PD, tau=0.3)
     assert slow.residual <= slow.tolerance / 8
-    fails = "troth.aggregation.centered_clip_fast.solve_for_any_rows"
+    fails = "troth.clip.fast.solve_for_any_rows"
     monkeypatch.setattr(fails, lambda rows_PD, **_: (rows_PD[4], math.inf, 1.0))
     wrong = solve_centered_clip(rows_PD, tau=0.3)
     residual, tolerance = judge_center(rows_PD, wrong.value_D, tau=0.3)
@@ -160,7 +155,7 @@ def test_newtons_step_is_that_of_the_derivative(barrier: float) -> None:
 def test_a_stage_takes_few_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof allows `n·(1/θ − 1 + log θ)/0.0268` damped steps of each stage and a few of Newton's; twenty are many."""
     taken: list[int] = []
-    newton, step = centered_clip_total._newton, _Pulls.step
+    newton, step = centered_clip._newton, _Pulls.step
 
     def counted(rows_PN: Floats, at_N: Floats, barrier: float) -> Floats:
         taken.append(0)
@@ -170,20 +165,20 @@ def test_a_stage_takes_few_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
         taken[-1] += 1
         return step(self)
 
-    monkeypatch.setattr(centered_clip_total, "_newton", counted)
+    monkeypatch.setattr(centered_clip, "_newton", counted)
     monkeypatch.setattr(_Pulls, "step", one)
     for seed in range(15):
         rows_PD, tau = draw_rows(kind, seed)
         solve_for_any_rows(rows_PD, tau=tau)
     assert taken
-    assert max(taken) < centered_clip_total._MOST_STEPS, "no stage was broken off"
+    assert max(taken) < centered_clip._MOST_STEPS, "no stage was broken off"
 
 
 def test_coordinates_keep_lengths_and_differences() -> None:
     """Each row's as exact as its own length allows, beside others that are 10³⁰ times as long."""
     rows_PD = gaussian_rows(6, 5, 3000).numpy().astype(np.float32)
     rows_PD[0] *= np.float32(1e30)
-    rows_PN = centered_clip_total._coordinates(rows_PD, np.zeros(3000, np.float32))
+    rows_PN = centered_clip._coordinates(rows_PD, np.zeros(3000, np.float32))
     assert rows_PN.shape == (5, 5)
     wide_PD = rows_PD.astype(np.float64)
     for one in range(1, 5):

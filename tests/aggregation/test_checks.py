@@ -9,21 +9,11 @@ import torch
 from torch import Tensor
 
 from tests.aggregation.oracle import gaussian_rows
-from troth.aggregation import (
-    RULES,
-    AggregationError,
-    bind_rule,
-    centered_clip,
-    centered_clip_published,
-    check_vectors,
-    clip_weights,
-    geometric_median,
-    krum,
-    multi_krum,
-    residual_tolerance,
-    solve_centered_clip,
-    trimmed_mean,
-)
+from troth.clip.centered_clip import centered_clip_published, clip_weights, residual_tolerance
+from troth.clip.exact import AggregationError, check_vectors
+from troth.clip.fast import centered_clip, solve_centered_clip
+from troth.workshop.rules.memoryless import geometric_median, krum, multi_krum, trimmed_mean
+from troth.workshop.rules.table import RULES, bind_rule
 
 # P peers, D coordinates
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.aggregation.oracle import gaussian_rows
-from troth.aggregation import geometric_median
+from troth.workshop.rules.memoryless import geometric_median
 
 # P peers, D coordinates
 

@@ -7,17 +7,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.aggregation.oracle import gaussian_rows
-from troth.aggregation import (
-    RULES,
-    Rule,
-    bind_rule,
-    centered_clip,
-    centered_clip_published,
-    geometric_median,
-    mean,
-    median,
-    trimmed_mean,
-)
+from troth.clip.centered_clip import centered_clip_published
+from troth.clip.fast import centered_clip
+from troth.workshop.rules.memoryless import geometric_median, mean, median, trimmed_mean
+from troth.workshop.rules.table import RULES, Rule, bind_rule
 
 # P peers, D coordinates
 

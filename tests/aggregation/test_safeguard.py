@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from tests.aggregation.oracle import gaussian_rows
-from troth.aggregation import AggregationError, Safeguard, SafeguardSingle, Setting
-from troth.simulation import Scenario, simulate
+from troth.clip.exact import AggregationError
+from troth.workshop.rules.memory import Setting
+from troth.workshop.rules.remembering import Safeguard, SafeguardSingle
+from troth.workshop.simulation import Scenario, simulate
 
 # P peers, D coordinates
 

@@ -14,15 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.aggregation.oracle import distances, gaussian_rows, true_residual
-from troth.aggregation import (
-    centered_clip,
-    clip_residual,
-    exact_norm,
-    flush_subnormals,
-    judge_center,
-    residual_tolerance,
-    tree_sum,
-)
+from troth.clip.centered_clip import clip_residual, judge_center, residual_tolerance
+from troth.clip.exact import exact_norm, flush_subnormals, tree_sum
+from troth.clip.fast import centered_clip
 
 # P peers, D coordinates
 

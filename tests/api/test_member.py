@@ -11,9 +11,9 @@ import torch
 
 import troth
 from troth.api import member
-from troth.api.feed import StepFeed
+from troth.api.steps import StepFeed
 from troth.events.kinds import Ban, Stepped
-from troth.network.mesh.inbox import StoppedError
+from troth.network.mesh import StoppedError
 from troth.network.node.node import Node
 
 PATIENCE_S = 120.0

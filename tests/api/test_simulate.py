@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import troth
 from troth.api.simulate import SimulationOptions
-from troth.attacks import GradientAttack
-from troth.simulation import Scenario
 from troth.training import Batch, Model
+from troth.workshop.attacks import GradientAttack
+from troth.workshop.simulation import Scenario
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 import troth
 from tests.api.test_simulate import Plane, Shout
-from troth.attacks import GradientAttack
 from troth.training import Batch
+from troth.workshop.attacks import GradientAttack
 
 
 @dataclass(frozen=True)

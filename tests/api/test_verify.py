@@ -9,17 +9,15 @@ import torch
 
 from tests.evidence.closed_runs import NAMES, ClosedRun
 from tests.evidence.forger import Forger
-from troth.api import evidence_files
-from troth.api.evidence_files import expand
-from troth.api.verify import Result, VerifyError, verify_path, verify_paths
-from troth.lab.results import write_evidence
+from troth.api import verify
+from troth.api.verify import Result, VerifyError, expand, verify_path, verify_paths
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.manifest import Founder, Manifest
 from troth.network.manifest.options import ManifestOptions
-from troth.simulation import ProtocolSimulation, Scenario
-from troth.swarm.plan import SwarmPlan
 from troth.training import make_task
+from troth.workshop.lab.results import write_evidence
+from troth.workshop.simulation import ProtocolSimulation, Scenario
+from troth.workshop.swarm_peers import SwarmPlan
 
 TASK = """
 from dataclasses import dataclass
@@ -229,14 +227,14 @@ def test_files_are_found_below_folders_in_the_order_of_steps(tmp_path: Path) -> 
 def test_too_many_files_are_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(30):
         (tmp_path / f"ban-{number}.json").touch()
-    monkeypatch.setattr(evidence_files, "MOST_FILES", 29)
+    monkeypatch.setattr(verify, "MOST_FILES", 29)
     with pytest.raises(VerifyError, match="more than 29 files"):
         expand([tmp_path])
-    monkeypatch.setattr(evidence_files, "MOST_ENTRIES", 10)
+    monkeypatch.setattr(verify, "MOST_ENTRIES", 10)
     with pytest.raises(VerifyError, match="more than 10 files"):
         expand([tmp_path])
     deep = tmp_path / "deep"
-    monkeypatch.setattr(evidence_files, "MOST_ENTRIES", 1000)
+    monkeypatch.setattr(verify, "MOST_ENTRIES", 1000)
     (deep / "/".join("d" * 30)).mkdir(parents=True)
     (deep / "/".join("d" * 30) / "ban-a.json").touch()
     with pytest.raises(VerifyError, match="no evidence"):

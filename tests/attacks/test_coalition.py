@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from troth.attacks import ATTACKS, AttackSchedule, Coalition, make_attack
 from troth.crypto import derive, stream
 from troth.training import make_task
+from troth.workshop.attacks import ATTACKS, AttackSchedule, Coalition, make_attack
 
 ON_GRADIENTS = [name for name, kind in ATTACKS.items() if not kind.needs_protocol]
 

@@ -10,7 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from troth.attacks import (
+from troth.crypto import Seed, Stream, derive, stream
+from troth.protocol.core.parts import part_bounds
+from troth.protocol.step.audits import deviations
+from troth.protocol.wire.messages import ReportNumbers
+from troth.specs import SpecError
+from troth.training import make_task
+from troth.workshop.attacks import (
     ATTACKS,
     AttackError,
     AttackSchedule,
@@ -23,17 +29,10 @@ from troth.attacks import (
     RandomDirection,
     SignFlip,
     alie_deviations,
+    gradient_lies,
     make_attack,
 )
-from troth.attacks.gradient import noise
-from troth.attacks.gradient.scaled import Inflate
-from troth.attacks.gradient.small import Hide, Nudge
-from troth.crypto import Seed, Stream, derive, stream
-from troth.protocol.core.parts import part_bounds
-from troth.protocol.step.deviation import deviations
-from troth.protocol.wire.messages import ReportNumbers
-from troth.specs import SpecError
-from troth.training import make_task
+from troth.workshop.attacks.gradient_lies import Hide, Inflate, Nudge
 
 # B colluders, H honest peers, D coordinates
 Forge = Callable[[Tensor, Tensor], Tensor]
@@ -78,7 +77,7 @@ def test_a_direction_is_drawn_once_in_a_run(monkeypatch: pytest.MonkeyPatch) -> 
         drawn.append(purpose)
         return stream(seed, purpose)
 
-    monkeypatch.setattr(noise, "stream", noted)
+    monkeypatch.setattr(gradient_lies, "stream", noted)
     forge, own_BD = RandomDirection(scale=1).begin(derive(3, "another run")), torch.ones(2, 8)
     rows = [forge([0, 1], own_BD, own_BD)[0] for _ in range(3)]
     assert drawn == ["random direction"]

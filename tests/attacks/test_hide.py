@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from troth.protocol.core.records import decode_record
-from troth.protocol.wire.messages import Kind
-from troth.simulation import ProtocolSimulation, Scenario
+from troth.protocol.wire.messages import ChargeKind
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 H, START = 1e-3, 2
 # A quadratic has no kinks: honest peers of another class are far below h, and a lie is all that can be seen.
@@ -33,7 +33,7 @@ def finished(scenario: Scenario) -> ProtocolSimulation:
     return simulation
 
 
-def kinds(simulation: ProtocolSimulation) -> set[Kind]:
+def kinds(simulation: ProtocolSimulation) -> set[ChargeKind]:
     judged = (judgement for raw in simulation.trace for judgement in decode_record(raw).judgements)
     return {judgement.kind for judgement in judged if judgement.banned is not None}
 
@@ -44,7 +44,7 @@ def test_in_one_class_the_bits_tell(deviation: float | None) -> None:
     honest_word = replace(ONE_CLASS, attack=f"hide:deviation={H},disguise=false", deviation=deviation)
     simulation = finished(honest_word)
     assert {ban.peer for ban in simulation.bans} == set(simulation.byzantine)
-    assert kinds(simulation) == {Kind.GRADIENT}
+    assert kinds(simulation) == {ChargeKind.GRADIENT}
 
 
 def test_whoever_names_another_class_is_judged_by_deviation_alone() -> None:
@@ -63,5 +63,5 @@ def test_lies_above_what_is_accused_of_are_found_across_classes() -> None:
     """[D3] Three times 2.5h is above 5h, whoever looks."""
     simulation = finished(replace(TWO_CLASSES, attack=f"hide:deviation={H},share=3"))
     assert {ban.peer for ban in simulation.bans} == set(simulation.byzantine)
-    assert kinds(simulation) == {Kind.DEVIATION}
+    assert kinds(simulation) == {ChargeKind.DEVIATION}
     assert simulation.tolerant_audits

@@ -2,8 +2,8 @@
 
 import pytest
 
-from troth.attacks import AttackError, AttackSchedule
 from troth.crypto import derive
+from troth.workshop.attacks import AttackError, AttackSchedule
 
 
 def active_steps(schedule: AttackSchedule, steps: int, seed: int = 0) -> list[int]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from tests.attacks.gradient.forging import forger, rows
-from troth.simulation import Scenario
+from troth.workshop.simulation import Scenario
 
 
 def lies(honest: int, colluders: int, spec: str = "unwatched") -> bool:

@@ -5,7 +5,7 @@ import pytest
 from troth.crypto import PeerId
 from troth.protocol.core.records import decode_record
 from troth.protocol.step.trials import Trials
-from troth.simulation import ProtocolSimulation, Scenario
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 LIARS, START = 5, 3
 

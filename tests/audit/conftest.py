@@ -9,9 +9,9 @@ import pytest
 from tests.audit.folders import witnessed
 from tests.audit.forger import Forger
 from troth.audit.folder import AuditOptions, audit
-from troth.audit.report import Report
+from troth.audit.report import AuditReport
 from troth.network.manifest.manifest import Manifest
-from troth.simulation import Scenario
+from troth.workshop.simulation import Scenario
 
 SEED = 3
 SCENARIO = Scenario(
@@ -19,7 +19,7 @@ SCENARIO = Scenario(
 )
 QUICK = AuditOptions(sample=0)  # signatures, records and files only
 
-Audit = Callable[..., Report]
+Audit = Callable[..., AuditReport]
 
 
 @pytest.fixture(scope="session")

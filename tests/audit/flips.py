@@ -10,12 +10,12 @@ from tests.audit.folders import witnessed
 from troth.audit.folder import AuditError, AuditOptions, audit
 from troth.crypto import stream
 from troth.network.disk.checkpoints import Checkpoints, find_model
-from troth.network.disk.errors import DiskError
+from troth.network.disk.chunks import invitation_from
 from troth.network.disk.journal import Journal
-from troth.network.disk.proofs import invitation_from
+from troth.network.disk.lock import DiskError
 from troth.network.manifest.manifest import Manifest
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import Scenario
+from troth.workshop.simulation import Scenario
 
 QUICK = AuditOptions(sample=0, processes=0)
 _NOT_READ = {"lock"}  # it tells people which process holds the folder

@@ -7,8 +7,7 @@ from pathlib import Path
 from troth.crypto import Identity, PeerId, Signature, Slot, derive
 from troth.network.disk.checkpoints import Marks
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.manifest import Founder, Manifest
 from troth.network.manifest.options import ManifestOptions
 from troth.network.node.evidence import EvidenceFiles
 from troth.network.node.folder import PeerFolder
@@ -17,11 +16,11 @@ from troth.protocol.core.records import StepRecord, encode_record
 from troth.protocol.core.state import Outcome
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Message
-from troth.simulation import Scenario
-from troth.simulation.lockstep.door.party import TICKET_BITS
-from troth.simulation.lockstep.drop_outs import DroppingChannel
-from troth.simulation.lockstep.protocol_run import ProtocolSimulation
 from troth.training.work import Training
+from troth.workshop.simulation import Scenario
+from troth.workshop.simulation.exchange import DroppingChannel
+from troth.workshop.simulation.protocol_run import ProtocolSimulation
+from troth.workshop.simulation.strangers import TICKET_BITS
 
 
 def manifest_of(scenario: Scenario, steps: int, content_every: int | None = None) -> Manifest:

@@ -14,7 +14,7 @@ from troth.network.disk import checkpoints
 from troth.network.disk.checkpoints import SavedState
 from troth.network.manifest.manifest import Manifest
 from troth.protocol.core.records import StepRecord, decode_record, encode_record, record_bytes_to_sign
-from troth.protocol.history.entries import first_digest, next_digest
+from troth.protocol.history import first_digest, next_digest
 
 Line = dict[str, Any]
 

@@ -12,15 +12,15 @@ import pytest
 from tests.audit.conftest import SCENARIO, Audit
 from tests.audit.folders import witnessed
 from tests.audit.forger import Forger, with_payload
-from troth.audit import signatures
+from troth.audit import journal
 from troth.audit.folder import AuditOptions, audit
-from troth.audit.report import Check, Report
+from troth.audit.report import AuditReport, Check
 from troth.audit.sample import Sampler
 from troth.crypto import Digest, PeerId
 from troth.network.disk import audit_records, checkpoints
 from troth.network.manifest.manifest import Manifest
 from troth.protocol.core.records import StepRecord
-from troth.protocol.history.entries import next_digest
+from troth.protocol.history import next_digest
 from troth.protocol.wire.frames import RestartCertificate
 from troth.protocol.wire.messages import Phase
 from troth.training.work import Training, TrainingWork
@@ -28,7 +28,7 @@ from troth.training.work import Training, TrainingWork
 BAN = 9  # step of the ban
 
 
-def first(report: Report, check: Check) -> str:
+def first(report: AuditReport, check: Check) -> str:
     """The first finding of this kind, in words."""
     found = [one for one in report.findings if one.check is check]
     assert found, report.lines()
@@ -86,7 +86,7 @@ def test_lines_that_no_peer_writes_are_refused(forger: Forger, audited: Audit, t
 
 
 def test_a_line_without_an_end_is_bounded(forger: Forger, audited: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("troth.audit.entries.MOST_LINE", 1 << 16)
+    monkeypatch.setattr("troth.audit.journal.MOST_LINE", 1 << 16)
     with forger.path.open("ab") as file:
         file.write(b'{"chain": "' + b"0" * (1 << 18))
     assert "no end, or is too long" in first(audited(), Check.LINES)
@@ -125,8 +125,8 @@ def test_a_changed_payload_shows_in_its_signature(forger: Forger, audited: Audit
 def test_a_second_process_finds_a_wrong_signature_too(
     forger: Forger, audited: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signatures, "_BATCH", 64)
-    monkeypatch.setattr(signatures, "_WORTH_WHILE", 1)
+    monkeypatch.setattr(journal, "_BATCH", 64)
+    monkeypatch.setattr(journal, "_WORTH_WHILE", 1)
     assert audited(AuditOptions(sample=0, processes=1)).right
     (report,) = forger.announced(9, Phase.REPORT)
     sender = max(report["said"])

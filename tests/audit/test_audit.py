@@ -10,15 +10,15 @@ import pytest
 from tests.audit.conftest import SCENARIO, Audit
 from tests.audit.folders import witnessed
 from tests.audit.forger import Forger
-from troth.audit import entries
+from troth.audit import journal
 from troth.audit.folder import AuditOptions, audit
-from troth.audit.report import Check, Report
+from troth.audit.report import AuditReport, Check
 from troth.network.disk import checkpoints
 from troth.network.disk.journal import Journal
-from troth.simulation import Scenario
+from troth.workshop.simulation import Scenario
 
 
-def assert_right(report: Report) -> None:
+def assert_right(report: AuditReport) -> None:
     assert report.right, report.lines()
 
 
@@ -136,8 +136,8 @@ def test_updates_of_a_large_model_are_made_again_from_their_aggregates(
 
 def test_a_journal_without_its_beginning_is_bridged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old files are deleted; members follow from the records that changed them."""
-    monkeypatch.setattr(entries, "STEPS_PER_FILE", 3)
-    monkeypatch.setattr(entries, "KEPT_FILES", 2)
+    monkeypatch.setattr(journal, "STEPS_PER_FILE", 3)
+    monkeypatch.setattr(journal, "KEPT_FILES", 2)
     kept: Any = Journal.__init__.__kwdefaults__
     monkeypatch.setitem(kept, "steps_per_file", 3)
     monkeypatch.setitem(kept, "keep_files", 2)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.audit.worlds import reports_of
 from troth.audit.report import Check
-from troth.simulation.chaos.draws import draw_plan, draw_wide
+from troth.workshop.chaos.draws import draw_plan, draw_wide
 
 
 @pytest.mark.parametrize("seed", [0, 1])

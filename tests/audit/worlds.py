@@ -12,21 +12,20 @@ from typing import Any
 
 import pytest
 
-from troth.audit.entries import JournalReader
-from troth.audit.report import Check, Report
-from troth.audit.signatures import SignatureChecker
-from troth.audit.small_files import check_changes, read_changes
+from troth.audit.files import check_changes, read_changes
+from troth.audit.journal import JournalReader, SignatureChecker
+from troth.audit.report import AuditReport, Check
 from troth.audit.walk import Walk
 from troth.network.disk.journal import Journal
 from troth.protocol.core.run import Run
 from troth.protocol.recovery.member import Member
 from troth.protocol.wire.frames import CertifiedRecord
-from troth.simulation.chaos import play as stage_play
-from troth.simulation.chaos.draws import draw_plan, draw_wide
-from troth.simulation.chaos.honest import HonestPeer
-from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.stage import Stage
 from troth.training.work import Training
+from troth.workshop.chaos import judge as stage_play
+from troth.workshop.chaos.draws import draw_plan, draw_wide
+from troth.workshop.chaos.peers import HonestPeer
+from troth.workshop.chaos.plan import Plan
+from troth.workshop.chaos.world import Stage
 
 ENDLESS = 1 << 40  # updates: no world is closed
 
@@ -84,8 +83,8 @@ def journalled(journals: Journals) -> Iterator[None]:
         yield
 
 
-def audit_journal(folder: Path, run: Run) -> Report:
-    report = Report(run.id.hex())
+def audit_journal(folder: Path, run: Run) -> AuditReport:
+    report = AuditReport(run.id.hex())
     reader, changes = JournalReader(folder, run.id, report), read_changes(folder / "roster-changes.jsonl", report)
     with SignatureChecker(report) as signatures:
         walk = Walk(run, ENDLESS, changes or [], report, signatures, whole=True)
@@ -96,7 +95,7 @@ def audit_journal(folder: Path, run: Run) -> Report:
     return report
 
 
-def reports_of(plan: Plan) -> list[tuple[int, Report]]:
+def reports_of(plan: Plan) -> list[tuple[int, AuditReport]]:
     """Audits of all journals of a world's honest peers."""
     with tempfile.TemporaryDirectory() as folder:
         journals = Journals(Path(folder))

@@ -11,7 +11,7 @@ from benchmarks import door as page
 from benchmarks.door_world import FOUNDERS, Scene, World, drawn_race, mined_race, without_door
 from troth.crypto import Digest, PeerId, derive
 from troth.protocol.core.roster import Roster
-from troth.simulation.lockstep.door.strategies import STRATEGIES, Due, fakes, stretches, turns, works
+from troth.workshop.simulation.stranger_specs import STRATEGIES, Due, fakes, stretches, turns, works
 
 SMALL = Scene(0.3, 20, probation=16, ticket_bits=4, every=16, edge=1.0, hashes=8, steps=160)
 

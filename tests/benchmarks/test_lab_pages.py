@@ -11,8 +11,8 @@ from benchmarks.attack_pages import OF_THE_LAB, SEEDS, TRIED, Result
 from benchmarks.attack_studies import radius_table
 from benchmarks.lab_pages import PAGE, PagesError, read_matrix, write_page
 from tests.lab.made_results import made_run, write_results
-from troth.attacks import ATTACKS
-from troth.lab.sweeps.file import read_sweep
+from troth.workshop.attacks import ATTACKS
+from troth.workshop.lab.sweep_file import read_sweep
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECIPE = DOCS.parent / "src/troth/lab/recipes/matrix.toml"

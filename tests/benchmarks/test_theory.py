@@ -79,7 +79,7 @@ def test_variants_are_compared_by_their_ends() -> None:
 
 
 def test_the_recipe_has_a_number_for_every_point() -> None:
-    sweep = tomllib.loads((files("troth.lab") / "recipes" / "theory.toml").read_text(encoding="utf-8"))
+    sweep = tomllib.loads((files("troth.workshop.lab") / "recipes" / "theory.toml").read_text(encoding="utf-8"))
     groups = {group["name"]: group["axes"]["point"] for group in sweep["groups"]}
     for fit in sweep["fit"]["exponents"]:
         assert [point["label"] for point in groups[fit["name"]]] == fit["at"]

@@ -10,8 +10,8 @@ from tests.audit.folders import witnessed
 from tests.cli.conftest import Troth
 from troth.crypto import Digest
 from troth.network.disk.lock import lock_folder
-from troth.protocol.history.entries import FORMAT, next_digest
-from troth.simulation import Scenario
+from troth.protocol.history import FORMAT, next_digest
+from troth.workshop.simulation import Scenario
 
 SCENARIO = Scenario(
     task="quadratic:dimension=24", peers=6, byzantine=1, attack="sign-flip", attack_start=1, steps=8, seed=3

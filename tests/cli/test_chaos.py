@@ -12,17 +12,16 @@ import pytest
 
 from tests.cli.conftest import Troth
 from tests.simulation.chaos.planted import planted
-from troth.simulation.chaos import workers
-from troth.simulation.chaos.draws import DRAWS
-from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.judge import Verdict, judge
-from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.plan_file import FORMAT, PlanFile, load, to_text
+from troth.workshop.chaos import judge as workers
+from troth.workshop.chaos.draws import DRAWS
+from troth.workshop.chaos.judge import WorldVerdict, judge
+from troth.workshop.chaos.plan import Network, Plan
+from troth.workshop.chaos.plan_file import FORMAT, PlanFile, load, to_text
 
 FILES = {"plan.json", "trace.txt", "verdict.txt"}
 
 
-def in_this_process(plans: Iterator[Plan], _processes: int, _until: float | None) -> Iterator[Verdict]:
+def in_this_process(plans: Iterator[Plan], _processes: int, _until: float | None) -> Iterator[WorldVerdict]:
     yield from map(judge, plans)
 
 
@@ -186,7 +185,7 @@ def test_a_world_that_falls_over_is_saved_with_the_reason(
     def fall(*_: object) -> None:
         raise RuntimeError("over this")
 
-    monkeypatch.setattr("troth.simulation.chaos.liar.run_step", fall)
+    monkeypatch.setattr("troth.workshop.chaos.peers.run_step", fall)
     done = troth("chaos", "--seed", "17", "--no-shrink")
     assert done.code == 1
     assert "BROKEN crash: RuntimeError: over this" in done.out
@@ -205,7 +204,7 @@ def test_whoever_interrupts_the_shrinking_keeps_what_there_is(
             raise KeyboardInterrupt
         return True
 
-    monkeypatch.setattr("troth.simulation.chaos.shrink.breaks_like", lambda _verdict: interrupted)
+    monkeypatch.setattr("troth.workshop.chaos.shrink.breaks_like", lambda _verdict: interrupted)
     done = troth("chaos", "--seed", "17")
     assert done.code == 130
     assert done.err.endswith("troth: interrupted\n")
@@ -216,7 +215,7 @@ def test_whoever_interrupts_the_shrinking_keeps_what_there_is(
 def test_whoever_interrupts_many_worlds_is_told_what_was_found(
     troth: Troth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def verdicts(plans: Iterator[Plan], _processes: int, _until: float | None) -> Iterator[Verdict]:
+    def verdicts(plans: Iterator[Plan], _processes: int, _until: float | None) -> Iterator[WorldVerdict]:
         yield judge(next(plans))
         raise KeyboardInterrupt
 

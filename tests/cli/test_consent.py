@@ -19,8 +19,7 @@ from troth.cli.fields import _show
 from troth.crypto import Identity
 from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.consent import code_to_run
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.manifest import Founder, Manifest
 from troth.network.manifest.options import ManifestOptions
 
 MARKS = TASK + '\nopen("ran", "w").close()\n'

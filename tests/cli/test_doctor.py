@@ -13,8 +13,8 @@ from tests.cli.conftest import Troth
 from tests.cli.test_lists import TASK
 from troth.cli.doctor import advice, rounded_up
 from troth.training import Problem, make_task
-from troth.training.hardware.classes import class_digest
-from troth.training.hardware.measurement import Measurement, Spread
+from troth.training.hardware import class_digest
+from troth.training.measurement import Measurement, Spread
 
 SHORT = ("doctor", "--task", "quadratic:dimension=40", "--peers", "4", "--seeds", "2", "--steps", "2")
 
@@ -54,14 +54,14 @@ class TestResults:
     def test_a_way_has_its_time_and_its_equal_bits(self, troth: Troth, monkeypatch: pytest.MonkeyPatch) -> None:
         other = Spread("TF32 off", 10, 1e-3, 1e-2, 4, ms=3.0)
         found = Measurement((other,), measured(1e-5).jumps, noise=0.5, deviation=1e-5, plain_ms=6.0)
-        monkeypatch.setattr("troth.training.hardware.measurement.measure", lambda *_, **__: found)
+        monkeypatch.setattr("troth.training.measurement.measure", lambda *_, **__: found)
         done = troth(*SHORT)
         assert "TF32 off" in done.out
         assert "3   0.5" in done.out, "milliseconds, and times the plain way"
         assert "4 of 10" in done.out
 
     def test_infinity_is_null_in_json(self, troth: Troth, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("troth.training.hardware.measurement.measure", lambda *_, **__: measured(inf, largest=inf))
+        monkeypatch.setattr("troth.training.measurement.measure", lambda *_, **__: measured(inf, largest=inf))
         found = json.loads(troth(*SHORT, "--json").out, parse_constant=pytest.fail)
         assert found["deviation"] is None
         assert found["ways"][0]["largest"] is None
@@ -141,7 +141,7 @@ def test_interrupted(troth: Troth, monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(*_: Any, **__: Any) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("troth.training.hardware.measurement.measure", measure)
+    monkeypatch.setattr("troth.training.measurement.measure", measure)
     done = troth(*SHORT, "--json")
     assert (done.code, done.out) == (130, "")
     assert done.err.startswith("troth: interrupted")

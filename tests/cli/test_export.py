@@ -17,11 +17,10 @@ from troth.network.disk.checkpoints import Checkpoints
 from troth.network.disk.journal import Journal
 from troth.network.disk.lock import lock_folder
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.manifest import Manifest
-from troth.protocol.recovery.invitation import Invitation
+from troth.network.manifest.manifest import Founder, Manifest
+from troth.protocol.recovery.following import Invitation
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import Scenario
+from troth.workshop.simulation import Scenario
 
 
 @pytest.fixture

@@ -15,17 +15,15 @@ from tests.watch.made_events import whole_run, write
 from troth.cli.fields import as_options
 from troth.cli.join import _Screen, _Stop, is_drawable
 from troth.crypto import Identity
-from troth.errors import OperatorError
-from troth.extras import how_to_install
+from troth.errors import OperatorError, how_to_install
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.manifest import Founder, Manifest
 from troth.network.manifest.options import ManifestOptions
 from troth.network.node.node import Node
 from troth.protocol.core.state import Outcome
-from troth.swarm.plan import SwarmError
 from troth.training import make_task
 from troth.training.work import Training
+from troth.workshop.swarm_peers import SwarmError
 
 
 @pytest.fixture

@@ -13,17 +13,16 @@ import pytest
 
 from tests.cli.conftest import Troth
 from tests.lab.sweeps.tiny import TINY, inline
-from troth.lab.recipes import recipes
-from troth.lab.sweeps import engines
-from troth.lab.sweeps.engines import Results
-from troth.lab.sweeps.perform import Performed
-from troth.lab.sweeps.sweep import Job
+from troth.workshop.lab import run
+from troth.workshop.lab.recipes import recipes
+from troth.workshop.lab.run import Performed, Results
+from troth.workshop.lab.sweep import SweepJob
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process."""
-    monkeypatch.setitem(engines.ENGINES, "local", inline)
+    monkeypatch.setitem(run.ENGINES, "local", inline)
 
 
 def written(name: str = "tiny.toml", text: str = TINY) -> str:
@@ -42,11 +41,11 @@ class TestRun:
     def test_a_second_time_there_is_nothing_to_do(self, troth: Troth, monkeypatch: pytest.MonkeyPatch) -> None:
         troth("lab", "run", written(), "--only", "defence=mean")
 
-        def none_left(jobs: Sequence[Job], *_: object) -> Results:
+        def none_left(jobs: Sequence[SweepJob], *_: object) -> Results:
             assert not jobs
             yield from ()
 
-        monkeypatch.setitem(engines.ENGINES, "local", none_left)
+        monkeypatch.setitem(run.ENGINES, "local", none_left)
         assert troth("lab", "run", "tiny.toml", "--only", "defence=mean").code == 0
 
     def test_own_files_beside_the_sweep(self, troth: Troth) -> None:
@@ -63,11 +62,11 @@ class TestRun:
     def test_a_failed_run_is_named_and_the_exit_code_says_so(
         self, troth: Troth, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def failing(jobs: Sequence[Job], *_: object) -> Results:
+        def failing(jobs: Sequence[SweepJob], *_: object) -> Results:
             for job in jobs:
                 yield job, Performed({"error": "out of memory"}, 0.0)
 
-        monkeypatch.setitem(engines.ENGINES, "local", failing)
+        monkeypatch.setitem(run.ENGINES, "local", failing)
         done = troth("lab", "run", written(), "--only", "defence=mean", "--only", "seed=1", "--only", "attack=none")
         assert done.code == 1
         assert "attack none, defence mean, seed 1: out of memory" in done.out
@@ -126,7 +125,7 @@ class TestRecipes:
     @pytest.mark.parametrize("name", sorted(recipes()))
     def test_every_run_of_each_is_possible(self, troth: Troth, name: str) -> None:
         """Checked as `troth lab run` checks them; no dataset is read for it."""
-        from troth.lab.recipes import find_sweep
+        from troth.workshop.lab.recipes import find_sweep
 
         sweep = find_sweep(name)
         assert sweep.name == name

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Troth
-from troth.aggregation import RULES
-from troth.attacks import ATTACKS
-from troth.simulation.lockstep.door.specs import STRANGERS
 from troth.training import TASKS
+from troth.workshop.attacks import ATTACKS
+from troth.workshop.rules.table import RULES
+from troth.workshop.simulation.stranger_specs import STRANGERS
 
 TASK = """
 from dataclasses import dataclass

@@ -11,9 +11,8 @@ from tests.cli.test_lists import TASK
 from troth.cli import progress
 from troth.crypto import Identity, KeyFileError
 from troth.network.manifest.cost import StepCost
-from troth.network.manifest.fit import mismatches
-from troth.network.manifest.manifest import Manifest
-from troth.network.manifest.resilience import Resilience
+from troth.network.manifest.files import mismatches
+from troth.network.manifest.manifest import Manifest, Resilience
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.training import make_task
 

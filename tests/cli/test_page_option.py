@@ -67,7 +67,7 @@ def at_a_terminal(code: str, keys: bytes) -> tuple[str, float]:
     return said.decode(), time.monotonic() - began
 
 
-ASK = "from troth.cli.watch.keys import key_within; print('key', repr(key_within({seconds}, 'Well? ')))"
+ASK = "from troth.cli.watch import key_within; print('key', repr(key_within({seconds}, 'Well? ')))"
 
 
 def test_a_key_is_an_answer_without_the_return_key() -> None:

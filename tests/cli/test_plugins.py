@@ -10,8 +10,8 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.cli.conftest import Troth
-from troth.simulation import Started
 from troth.training import TaskError, make_task
+from troth.workshop.simulation import Started
 
 KINDS = ("attack", "defence", "task")
 FEW = ("--peers", "4", "--steps", "3", "--byzantine", "1", "--attack-start", "1", "--out", "here")
@@ -145,7 +145,7 @@ class TestMistakes:
             ),
             (
                 "--attack",
-                "from troth.attacks import GradientAttack\nfrom troth.attacks.colluder import ColludingChannel\n"
+                "from troth.attacks import GradientAttack\nfrom troth.workshop.attacks.base import ColludingChannel\n"
                 "class C(ColludingChannel):\n    async def announce(self, slot, message, view):\n"
                 "        raise OSError('a\\nb') if slot.step else KeyError('c')\n"
                 "class A(GradientAttack):\n    behaviour = C\n",
@@ -171,7 +171,7 @@ class TestMistakes:
         def broken(*_: object) -> None:
             raise RuntimeError("a bug of ours")
 
-        monkeypatch.setattr("troth.simulation.lockstep.protocol_run._agree", broken)
+        monkeypatch.setattr("troth.workshop.simulation.protocol_run._agree", broken)
         with pytest.raises(RuntimeError, match="a bug of ours"):
             examples(*SMALL, "--attack", "my_attack.py")
 
@@ -235,7 +235,7 @@ class TestResults:
     ) -> None:
         assert troth(*SMALL, "--checkpoint-every", "1").code == 0
         before = {path: path.read_bytes() for path in Path("here").rglob("*") if path.is_file()}
-        monkeypatch.setattr("troth.simulation.Started.__next__", _fails)
+        monkeypatch.setattr("troth.workshop.simulation.Started.__next__", _fails)
         assert troth(*SMALL).code == 2
         assert {path: path.read_bytes() for path in Path("here").rglob("*") if path.is_file()} == before
 
@@ -281,7 +281,7 @@ class TestLists:
             "[troth.tasks]\ntiny = offering:tiny\n"
         )
         (tmp_path / "site/offering.py").write_text(
-            "from troth.attacks import GradientAttack\nfrom troth.training.tasks.quadratic import Quadratic\n"
+            "from troth.attacks import GradientAttack\nfrom troth.training.tasks.synthetic import Quadratic\n"
             "class Loud(GradientAttack):\n    '''shout'''\n"
             "def mid(vectors_PD):\n    '''the middle'''\n    return vectors_PD[0]\ntiny = Quadratic(dimension=9)\n"
         )

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Troth
 from troth.api.read_events import read_events
 from troth.events.kinds import Ended, Stepped
-from troth.simulation import Scenario, Started
+from troth.workshop.simulation import Scenario, Started
 
 SHORT = ("simulate", "--peers", "3", "--steps", "4", "--defence", "centered-clip")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -244,7 +244,7 @@ class TestFolders:
 class TestInterrupted:
     @pytest.mark.parametrize("out", ["here", "new/folders/here"])
     def test_exits_with_130_and_leaves_nothing(self, troth: Troth, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
-        monkeypatch.setattr("troth.simulation.Started.__next__", _interrupted)
+        monkeypatch.setattr("troth.workshop.simulation.Started.__next__", _interrupted)
         done = troth(*SHORT, "--out", out, "--json")
         assert done.code == 130
         assert done.out == ""
@@ -252,7 +252,7 @@ class TestInterrupted:
 
     def test_a_folder_that_was_there_stays(self, troth: Troth, monkeypatch: pytest.MonkeyPatch) -> None:
         Path("here").mkdir()
-        monkeypatch.setattr("troth.simulation.Started.__next__", _interrupted)
+        monkeypatch.setattr("troth.workshop.simulation.Started.__next__", _interrupted)
         assert troth(*SHORT, "--out", "here/below").code == 130
         assert list(Path("here").iterdir()) == []
 
@@ -263,7 +263,7 @@ class TestInterrupted:
         assert troth(*SHORT, "--out", "here", *page).code == 0
         before = {path: path.read_bytes() for path in Path("here").iterdir()}
         assert sorted(path.name for path in before) == RESULTS
-        monkeypatch.setattr("troth.simulation.Started.__next__", _interrupted)
+        monkeypatch.setattr("troth.workshop.simulation.Started.__next__", _interrupted)
         assert troth(*SHORT, "--out", "here", *page).code == 130
         assert {path: path.read_bytes() for path in Path("here").iterdir()} == before
 

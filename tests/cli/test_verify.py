@@ -15,11 +15,11 @@ from troth.crypto import Identity, PeerId, Slot, blob_digest, derive
 from troth.evidence.file_format import FORMAT, MOST_BYTES, BanFile, Founding, SignedMessage, checksum, to_text
 from troth.evidence.verify import verify_ban
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.founder import Founder
+from troth.network.manifest.manifest import Founder
 from troth.protocol.core.records import Judgement, StepRecord, encode_record, record_bytes_to_sign
 from troth.protocol.core.run import Parameters, Run
-from troth.protocol.history.record import SignedRecord, sign_off
-from troth.protocol.wire.messages import Accusation, Accuse, Ballot, Kind, Phase, Verdict, Vote
+from troth.protocol.history import SignedRecord, sign_off
+from troth.protocol.wire.messages import Accusation, Accuse, Ballot, ChargeKind, GuiltySide, Phase, Vote
 from troth.protocol.wire.phases import seal
 
 RUN = [
@@ -178,14 +178,14 @@ def framed_ban() -> tuple[PeerId, str]:
     keys = tuple(sorted([victim, *(one.peer for one in liars)]))
     invented = Run(keys, b'{"task":"digits"}', Parameters(size=4810, tau=1.0, byzantine=1), derive(0, "nonce"))
     accuser, zero = liars[0], bytes(32)
-    judgement = Judgement(accuser.peer, victim, Kind.REPORT, 0, 0, 0, Verdict.ACCUSED)
+    judgement = Judgement(accuser.peer, victim, ChargeKind.REPORT, 0, 0, 0, GuiltySide.ACCUSED)
     record = StepRecord(
         0, keys, keys, (zero,) * 5, 5, zero, zero, zero, zero, True, 1, 1.0, 0.1, 1.0, 1.0, 1.0, (judgement,)
     )
     digest = blob_digest(encode_record(record))
     signatures = {one.peer: one.sign(record_bytes_to_sign(invented.id, 0, one.peer, digest)) for one in liars}
-    accuse = Accuse((Accusation(victim, Kind.REPORT, 0, 0),), zero)
-    vote = Vote((Ballot(accuser.peer, victim, Kind.REPORT, 0, 0, Verdict.ACCUSED),))
+    accuse = Accuse((Accusation(victim, ChargeKind.REPORT, 0, 0),), zero)
+    vote = Vote((Ballot(accuser.peer, victim, ChargeKind.REPORT, 0, 0, GuiltySide.ACCUSED),))
 
     def signed(who: Identity, message: Accuse | Vote, phase: Phase) -> SignedMessage:
         envelope = seal(who, Slot(invented.id, 0, phase), message)

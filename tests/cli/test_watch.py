@@ -16,7 +16,7 @@ import pytest
 
 from tests.cli.conftest import Troth
 from tests.watch.made_events import began, stepped, whole_run, write
-from troth.cli.watch.target import TargetError, run_folder
+from troth.cli.watch import TargetError, run_folder
 from troth.events.file import EVENTS, write_status
 from troth.events.kinds import Ended, Status
 

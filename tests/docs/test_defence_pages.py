@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from troth.aggregation import RULES
+from troth.workshop.rules.table import RULES
 
 PAGES = Path(__file__).parents[2] / "docs/defences"
 NAMES = ["troth", *RULES]

@@ -5,9 +5,9 @@ from msgspec.structs import replace
 
 from tests.protocol.small_runs import SMALL
 from troth.events.kinds import Ballot, Trial
-from troth.events.stories import story_of
-from troth.protocol.wire.messages import Kind
-from troth.simulation import ProtocolSimulation
+from troth.events.phrases import story_of
+from troth.protocol.wire.messages import ChargeKind
+from troth.workshop.simulation import ProtocolSimulation
 
 TRIAL = Trial(
     kind="gradient",
@@ -22,7 +22,7 @@ TRIAL = Trial(
 )
 
 
-@pytest.mark.parametrize("kind", [kind.name.lower() for kind in Kind])
+@pytest.mark.parametrize("kind", [kind.name.lower() for kind in ChargeKind])
 def test_every_kind_of_charge_has_words(kind: str) -> None:
     public = replace(TRIAL, kind=kind, accuser=None, votes={})
     for trial in (replace(TRIAL, kind=kind), public):

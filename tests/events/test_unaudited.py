@@ -5,7 +5,7 @@ from itertools import islice
 from troth.crypto import PeerId
 from troth.events.kinds import Stepped
 from troth.protocol.core.records import decode_record
-from troth.simulation import ProtocolSimulation, Scenario
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 LOST = Scenario(
     task="quadratic",

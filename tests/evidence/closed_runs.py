@@ -16,7 +16,7 @@ from troth.evidence.model_file import ModelFile, model_file
 from troth.protocol.core.records import Judgement, Returned, StepRecord, encode_record, record_bytes_to_sign
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.frames import CertifiedRecord
-from troth.protocol.wire.messages import Kind, Verdict
+from troth.protocol.wire.messages import ChargeKind, GuiltySide
 from troth.training import OPTIMIZERS, Problem, Task, make_task
 from troth.training.work import Training, state_digest, tensor_digests
 
@@ -52,7 +52,7 @@ class ClosedRun:
         keys = tuple(one.peer for one in self.founders)
         self.run = Run(keys, described(self.names), parameters, derive(0, "nonce"))
         liar, loser = keys[0], keys[1]
-        banned = Judgement(None, liar, Kind.EQUIVOCATION, 3, None, 0, Verdict.ACCUSED)
+        banned = Judgement(None, liar, ChargeKind.EQUIVOCATION, 3, None, 0, GuiltySide.ACCUSED)
         after = keys[1:]
         self.members = tuple(sorted((*keys[2:], self.successor.peer)))
         self.changes = [

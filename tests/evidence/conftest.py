@@ -6,7 +6,7 @@ import pytest
 
 from tests.evidence.exhibited_bans import ATTACKS, QUICK
 from tests.protocol.small_runs import finished
-from troth.simulation import ProtocolSimulation
+from troth.workshop.simulation import ProtocolSimulation
 
 
 @pytest.fixture(scope="session")

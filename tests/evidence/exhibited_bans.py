@@ -6,24 +6,23 @@ import msgspec
 
 from tests.evidence.forger import Forger
 from troth.crypto import Digest
-from troth.evidence.ballots import ballot_on
 from troth.evidence.bans import BanEvidence
-from troth.evidence.file_format import Exhibit, SignedMessage
+from troth.evidence.file_format import Exhibit, SignedMessage, ballot_on
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
-from troth.protocol.wire.messages import Kind, Phase, Vote
-from troth.simulation import ProtocolSimulation, Scenario
+from troth.protocol.wire.messages import ChargeKind, Phase, Vote
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 QUICK = Scenario(
     task="quadratic:dimension=60", peers=8, byzantine=3, attack_start=3, steps=25, evaluate_every=30, seed=1
 )
 ATTACKS = {  # and the kinds of their bans
-    "sign-flip": {Kind.GRADIENT},
-    "wrong-report": {Kind.REPORT},
-    "wrong-aggregate": {Kind.AGGREGATE},
-    "false-accusation": {Kind.REPORT},
-    "mass-accusation": {Kind.REPORT},  # of validators too, who report nothing: that is not heard
-    "covered-aggregate": {Kind.AUDITED_REPORT, Kind.COVER},
+    "sign-flip": {ChargeKind.GRADIENT},
+    "wrong-report": {ChargeKind.REPORT},
+    "wrong-aggregate": {ChargeKind.AGGREGATE},
+    "false-accusation": {ChargeKind.REPORT},
+    "mass-accusation": {ChargeKind.REPORT},  # of validators too, who report nothing: that is not heard
+    "covered-aggregate": {ChargeKind.AUDITED_REPORT, ChargeKind.COVER},
 }
 
 
@@ -33,7 +32,7 @@ def recomputed(evidence: BanEvidence, text: str | None = None, **changes: Any) -
     return recompute(proof, **{"training": evidence.training, "blobs": evidence.blobs, **changes})
 
 
-def ban_of_kind(runs: dict[str, ProtocolSimulation], kind: Kind) -> tuple[ProtocolSimulation, BanEvidence]:
+def ban_of_kind(runs: dict[str, ProtocolSimulation], kind: ChargeKind) -> tuple[ProtocolSimulation, BanEvidence]:
     """A ban of the accused for that kind of lie, and the run it happened in."""
     for attack, kinds in ATTACKS.items():
         for evidence in runs[attack].evidence if kind in kinds and "accusation" not in attack else ():
@@ -45,7 +44,7 @@ def ban_of_kind(runs: dict[str, ProtocolSimulation], kind: Kind) -> tuple[Protoc
 class ExhibitedBan:
     """Evidence of one kind, to be signed again with changes, each message by its own sender."""
 
-    def __init__(self, runs: dict[str, ProtocolSimulation], kind: Kind) -> None:
+    def __init__(self, runs: dict[str, ProtocolSimulation], kind: ChargeKind) -> None:
         simulation, self.evidence = ban_of_kind(runs, kind)
         self.forger, self.proof = Forger(simulation, self.evidence), verify_ban(self.evidence.text)
         assert self.forger.file.exhibit is not None

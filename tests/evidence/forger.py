@@ -10,10 +10,10 @@ from troth.evidence.bans import BanEvidence
 from troth.evidence.file_format import BanFile, SignedMessage, checksum, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.records import StepRecord, decode_record, encode_record, record_bytes_to_sign
-from troth.protocol.history.record import SignedRecord
+from troth.protocol.history import SignedRecord
 from troth.protocol.wire.messages import Accuse, Message, Phase, Vote
 from troth.protocol.wire.phases import decode, seal
-from troth.simulation import ProtocolSimulation
+from troth.workshop.simulation import ProtocolSimulation
 
 
 class Forger:

@@ -6,7 +6,7 @@ import msgspec
 
 from troth.crypto import PeerId, Signature
 from troth.protocol.core.records import decode_record, encode_record, right_signers
-from troth.simulation import ProtocolSimulation
+from troth.workshop.simulation import ProtocolSimulation
 
 
 def test_a_quorum_signs_the_record_of_every_step(attacked: ProtocolSimulation) -> None:

@@ -7,16 +7,16 @@ import pytest
 from tests.evidence.exhibited_bans import ban_of_kind
 from troth.crypto import Digest
 from troth.evidence.companion_files import BlobsFile, StateFile, load_companions, save_evidence
-from troth.evidence.errors import RecomputeError
+from troth.evidence.file_format import RecomputeError
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import Kind
-from troth.simulation import ProtocolSimulation
+from troth.protocol.wire.messages import ChargeKind
+from troth.workshop.simulation import ProtocolSimulation
 
 
-@pytest.mark.parametrize("kind", [Kind.REPORT, Kind.AGGREGATE, Kind.AUDITED_REPORT, Kind.COVER])
-def test_a_blob_that_is_missing_or_damaged_is_named(runs: dict[str, ProtocolSimulation], kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [ChargeKind.REPORT, ChargeKind.AGGREGATE, ChargeKind.AUDITED_REPORT, ChargeKind.COVER])
+def test_a_blob_that_is_missing_or_damaged_is_named(runs: dict[str, ProtocolSimulation], kind: ChargeKind) -> None:
     _, evidence = ban_of_kind(runs, kind)
     proof, digest = verify_ban(evidence.text), next(iter(evidence.blobs))
     without = {other: blob for other, blob in evidence.blobs.items() if other != digest}
@@ -26,8 +26,10 @@ def test_a_blob_that_is_missing_or_damaged_is_named(runs: dict[str, ProtocolSimu
         recompute(proof, evidence.training, {**evidence.blobs, digest: Blob(bytes(len(evidence.blobs[digest])))})
 
 
-@pytest.mark.parametrize("kind", [Kind.GRADIENT, Kind.REPORT, Kind.AGGREGATE, Kind.AUDITED_REPORT, Kind.COVER])
-def test_companion_files_are_found_again(runs: dict[str, ProtocolSimulation], kind: Kind, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kind", [ChargeKind.GRADIENT, ChargeKind.REPORT, ChargeKind.AGGREGATE, ChargeKind.AUDITED_REPORT, ChargeKind.COVER]
+)
+def test_companion_files_are_found_again(runs: dict[str, ProtocolSimulation], kind: ChargeKind, tmp_path: Path) -> None:
     _, evidence = ban_of_kind(runs, kind)
     proof, path = verify_ban(evidence.text), tmp_path / "ban-step1-peer1.json"
     save_evidence(path, evidence, proof)

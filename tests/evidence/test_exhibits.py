@@ -8,24 +8,34 @@ import pytest
 
 from tests.evidence.exhibited_bans import ATTACKS, QUICK, ExhibitedBan, recomputed
 from tests.evidence.forger import Forger
-from troth.aggregation import centered_clip
 from troth.api.verify import Result, verify_path
+from troth.clip.fast import centered_clip
 from troth.crypto import PeerId
 from troth.evidence.bans import BanEvidence
 from troth.evidence.companion_files import save_evidence
-from troth.evidence.errors import RecomputeError
-from troth.evidence.file_format import SignedMessage
+from troth.evidence.file_format import RecomputeError, SignedMessage
 from troth.evidence.recompute import Recomputed
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.parts import ProvenPart, part_bounds, rows_of
 from troth.protocol.core.records import aggregate_message, aggregates_basis, decode_record
-from troth.protocol.core.scales import part_taus
+from troth.protocol.core.roster import part_taus
 from troth.protocol.core.state import Outcome
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import Accuse, Center, Clip, Commit, Kind, Message, Phase, Report, Verdict, Vote
+from troth.protocol.wire.messages import (
+    Accuse,
+    Center,
+    ChargeKind,
+    Clip,
+    Commit,
+    GuiltySide,
+    Message,
+    Phase,
+    Report,
+    Vote,
+)
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import ProtocolSimulation
 from troth.training.work import Training
+from troth.workshop.simulation import ProtocolSimulation
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -67,11 +77,11 @@ def test_a_reporter_banned_by_a_quorum_for_a_right_report_is_cleared(
     forger, evidence = Forger(simulation, simulation.evidence[0]), simulation.evidence[0]
     record = decode_record(bytes.fromhex(forger.file.record.record))
     (judged,) = (j for j in record.judgements if j.banned is not None and j.banned.hex() == forger.file.banned)
-    turned = msgspec.structs.replace(judged, verdict=Verdict.ACCUSED)
+    turned = msgspec.structs.replace(judged, verdict=GuiltySide.ACCUSED)
     judgements = tuple(turned if j == judged else j for j in record.judgements)
 
     def guilty(vote: Vote) -> Vote:
-        return Vote(tuple(msgspec.structs.replace(ballot, verdict=Verdict.ACCUSED) for ballot in vote.ballots))
+        return Vote(tuple(msgspec.structs.replace(ballot, verdict=GuiltySide.ACCUSED) for ballot in vote.ballots))
 
     framed = forger.text(
         banned=judged.target.hex(),
@@ -91,7 +101,7 @@ def test_a_reporter_banned_by_a_quorum_for_a_right_report_is_cleared(
 
 def test_an_owner_whose_aggregate_is_right_is_cleared(runs: dict[str, ProtocolSimulation]) -> None:
     """[E3, T6] The same owner, had it announced the clipped centre: banned by the same votes, and cleared by what it signed."""
-    framed = ExhibitedBan(runs, Kind.AGGREGATE)
+    framed = ExhibitedBan(runs, ChargeKind.AGGREGATE)
     shown, evidence, (part, tools) = (
         framed.proof.exhibit,
         framed.evidence,
@@ -123,9 +133,11 @@ def test_an_owner_whose_aggregate_is_right_is_cleared(runs: dict[str, ProtocolSi
     assert recomputed(evidence, text, blobs=blobs) is Recomputed.REFUTED
 
 
-@pytest.mark.parametrize("kind", [Kind.GRADIENT, Kind.REPORT, Kind.AGGREGATE, Kind.AUDITED_REPORT, Kind.COVER])
+@pytest.mark.parametrize(
+    "kind", [ChargeKind.GRADIENT, ChargeKind.REPORT, ChargeKind.AGGREGATE, ChargeKind.AUDITED_REPORT, ChargeKind.COVER]
+)
 def test_an_exhibit_is_signed_and_holds_just_the_needed_messages(
-    runs: dict[str, ProtocolSimulation], kind: Kind
+    runs: dict[str, ProtocolSimulation], kind: ChargeKind
 ) -> None:
     """[E1] Signed again as it was, it is accepted; each refusal below is for what was changed."""
     forged = ExhibitedBan(runs, kind)
@@ -169,7 +181,9 @@ def _needless_message(forged: ExhibitedBan, name: str, sender: PeerId) -> list[S
 
 def test_an_exhibit_is_about_one_and_the_same_work(runs: dict[str, ProtocolSimulation]) -> None:
     """[E2] Every message is validly signed by its sender, but speaks of something else."""
-    report, aggregate, cover = (ExhibitedBan(runs, kind) for kind in (Kind.REPORT, Kind.AGGREGATE, Kind.COVER))
+    report, aggregate, cover = (
+        ExhibitedBan(runs, kind) for kind in (ChargeKind.REPORT, ChargeKind.AGGREGATE, ChargeKind.COVER)
+    )
     other = bytes(32)
     for forged in (report, aggregate, cover):
         away = forged.signed_again(Phase.REPORT, forged.exhibit.reports, basis=other)
@@ -195,14 +209,14 @@ def test_an_exhibit_is_about_one_and_the_same_work(runs: dict[str, ProtocolSimul
 
 def test_a_right_message_for_the_same_slot_clears_nobody(runs: dict[str, ProtocolSimulation]) -> None:
     """[E2] A banned member signs, long after, what it should have said: the votes name what it did say."""
-    liar = ExhibitedBan(runs, Kind.REPORT)
+    liar = ExhibitedBan(runs, ChargeKind.REPORT)
     better = liar.signed_again(Phase.REPORT, liar.exhibit.reports, numbers=bytes(8 * liar.proof.before[-1].parts * 18))
     assert "another message was judged" in liar.refusal(reports=better)
 
 
 def test_another_reporter_clears_no_owner(runs: dict[str, ProtocolSimulation]) -> None:
     """[E3, T7] An owner let a wrong report pass, and shows the gradient of somebody whose report was right."""
-    cover = ExhibitedBan(runs, Kind.COVER)
+    cover = ExhibitedBan(runs, ChargeKind.COVER)
     step, wrong = cover.proof.disputed, {commit.sender for commit in cover.exhibit.commits}
     assert step is not None
     pairs = zip(map(PeerId, step.contributors), step.roots, strict=True)
@@ -215,7 +229,7 @@ def test_another_reporter_clears_no_owner(runs: dict[str, ProtocolSimulation]) -
 
 def test_an_accusation_of_another_message_shows_nothing(runs: dict[str, ProtocolSimulation]) -> None:
     """[E2] The accused message must be the one that was judged: another one may have been right."""
-    forged = ExhibitedBan(runs, Kind.GRADIENT)
+    forged = ExhibitedBan(runs, ChargeKind.GRADIENT)
     before = forged.forger.file.accusation
 
     def other(accuse: Accuse) -> Accuse:
@@ -228,7 +242,7 @@ def test_an_accusation_of_another_message_shows_nothing(runs: dict[str, Protocol
 
 def test_blobs_that_were_not_committed_to_prove_nothing(runs: dict[str, ProtocolSimulation]) -> None:
     """[C3] The digest of a blob is whatever the file says; the path ties it to the signed root."""
-    forged = ExhibitedBan(runs, Kind.REPORT)
+    forged = ExhibitedBan(runs, ChargeKind.REPORT)
     (proven,) = forged.exhibit.parts
     blob = Blob(bytes(len(next(iter(forged.evidence.blobs.values())))))
     parcels = [msgspec.structs.replace(proven, digest=blob.digest.hex())]

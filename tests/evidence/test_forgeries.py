@@ -16,9 +16,9 @@ from troth.evidence.file_format import to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.records import Owed, decode_record
 from troth.protocol.core.run import Parameters, Run
-from troth.protocol.wire.messages import Accuse, Kind, Phase, Verdict, Vote
+from troth.protocol.wire.messages import Accuse, ChargeKind, GuiltySide, Phase, Vote
 from troth.protocol.wire.phases import decode
-from troth.simulation import ProtocolSimulation
+from troth.workshop.simulation import ProtocolSimulation
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_votes_must_be_members_and_for_the_verdict(forger: Forger) -> None:
     """[E1, T4]"""
 
     def acquit(vote: Vote) -> Vote:
-        return Vote(tuple(msgspec.structs.replace(b, verdict=Verdict.ACCUSER) for b in vote.ballots))
+        return Vote(tuple(msgspec.structs.replace(b, verdict=GuiltySide.ACCUSER) for b in vote.ballots))
 
     acquitted = [forger.message(vote, Phase.VOTE, acquit) for vote in forger.file.votes]
     assert "does not convict" in forger.refusal(votes=acquitted)
@@ -131,9 +131,9 @@ def test_accusation_ballots_and_judgement_are_of_one_step(forger: Forger) -> Non
 def test_a_report_of_this_step_is_not_one_of_an_earlier(forger: Forger) -> None:
     """[E1, T2] Owners speak of the step they are in, auditors of one before; a cover follows from an audit."""
     now, before = forger.step, forger.step - 1
-    assert "another step's work" in forger.refusal(**forger.charged(kind=Kind.REPORT, part=0, step=before))
-    assert "another step's work" in forger.refusal(**forger.charged(kind=Kind.AGGREGATE, part=0, step=before))
-    for kind in (Kind.COVER, Kind.AUDITED_REPORT, Kind.DEVIATION):
+    assert "another step's work" in forger.refusal(**forger.charged(kind=ChargeKind.REPORT, part=0, step=before))
+    assert "another step's work" in forger.refusal(**forger.charged(kind=ChargeKind.AGGREGATE, part=0, step=before))
+    for kind in (ChargeKind.COVER, ChargeKind.AUDITED_REPORT, ChargeKind.DEVIATION):
         assert "had not contributed" in forger.refusal(**forger.charged(kind=kind, step=now))
 
 

@@ -12,19 +12,18 @@ from tests.protocol.small_runs import run_on
 from troth.api.verify import Result, verify_path
 from troth.crypto import Digest, PeerId
 from troth.evidence.companion_files import save_evidence
-from troth.evidence.errors import RecomputeError
+from troth.evidence.file_format import RecomputeError
 from troth.evidence.recompute import Recomputed, problem_of, recompute
 from troth.evidence.verify import Proof, verify_ban
 from troth.protocol.core.parts import commit_parts, part_bounds
 from troth.protocol.core.roles import gradient_seed
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import ProtocolSimulation, Scenario
 from troth.training import Problem
-from troth.training.hardware.classes import class_digest
-from troth.training.hardware.ways import changed
-from troth.training.optimizers import SGD
-from troth.training.schedules import constant
+from troth.training.hardware import class_digest
+from troth.training.measurement import changed
+from troth.training.optimizers import SGD, constant
 from troth.training.work import TrainingWork
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 LYING_QUORUM = Scenario(
     task="quadratic:dimension=60",

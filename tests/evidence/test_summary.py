@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from troth.evidence import RunSummary, slug
-from troth.simulation import Scenario
+from troth.evidence.file_format import RunSummary, slug
+from troth.workshop.simulation import Scenario
 
 SUMMARY = RunSummary(
     version="1.2.3",

@@ -8,7 +8,7 @@ import pytest
 
 from troth.evidence.file_format import BanFile, checksum, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
-from troth.simulation import ProtocolSimulation
+from troth.workshop.simulation import ProtocolSimulation
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from tests.evidence.closed_runs import NAMES, ClosedRun, people
 from troth.crypto import Digest, Stream, derive
-from troth.evidence.errors import UnprovedError
+from troth.evidence.file_format import UnprovedError
 from troth.evidence.model_file import ListedTensor
 from troth.evidence.verify_model import check_weights, verify_model
 from troth.protocol.core.records import Judgement, Rekeyed, decode_record, encode_record
 from troth.protocol.core.run import Parameters, Run
-from troth.protocol.wire.messages import Kind, Verdict
+from troth.protocol.wire.messages import ChargeKind, GuiltySide
 from troth.training import Problem, make_task
 from troth.training.task import Batch, Model, Task
 from troth.training.work import Training, state_digest
@@ -124,7 +124,7 @@ def test_a_change_of_record_keys_cannot_be_left_out(closed: ClosedRun) -> None:
 def test_a_ban_that_a_minority_invents_does_not_remove_honest_members(closed: ClosedRun) -> None:
     """[G1] Liars who could write down bans of everybody else would be a quorum of the rest."""
     liars, honest = closed.founders[:3], closed.founders[3:]
-    bans = tuple(Judgement(None, one.peer, Kind.EQUIVOCATION, 1, None, 0, Verdict.ACCUSED) for one in honest)
+    bans = tuple(Judgement(None, one.peer, ChargeKind.EQUIVOCATION, 1, None, 0, GuiltySide.ACCUSED) for one in honest)
     purge = closed.signed(closed.record(1, closed.run.founders, judgements=bans), liars)
     alone = msgspec.structs.replace(closed.closing, members=tuple(one.peer for one in liars))
     assert "members signed it" in refusal(closed.text(history=[purge], last=closed.signed(alone, liars)))

@@ -17,13 +17,13 @@ from troth.evidence.file_format import BanFile, Exhibit, SignedMessage, checksum
 from troth.evidence.verify import Proof, verify_ban
 from troth.protocol.core.records import Judgement, StepRecord, decode_record, encode_record, record_bytes_to_sign
 from troth.protocol.core.run import Parameters, Run
-from troth.protocol.history.record import SignedRecord
+from troth.protocol.history import SignedRecord
 from troth.protocol.wire.frames import CertifiedRecord
-from troth.protocol.wire.messages import Accuse, Kind, Phase, Vote
+from troth.protocol.wire.messages import Accuse, ChargeKind, Phase, Vote
 from troth.protocol.wire.phases import encode
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import ProtocolSimulation
 from troth.training.work import Training, TrainingWork
+from troth.workshop.simulation import ProtocolSimulation
 
 _NONSENSE = (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError)
 _NEWCOMERS = [Identity.from_secret(derive(0, "fuzz", "newcomer", k)) for k in range(3)]
@@ -49,7 +49,7 @@ class Forger:
         """The same ban, for an equivocation."""
         record = decode_record(bytes.fromhex(file.record.record))
         judged = tuple(
-            msgspec.structs.replace(j, accuser=None, kind=Kind.EQUIVOCATION, step=record.step, part=None)
+            msgspec.structs.replace(j, accuser=None, kind=ChargeKind.EQUIVOCATION, step=record.step, part=None)
             for j in record.judgements
         )
         raw = encode_record(msgspec.structs.replace(record, judgements=judged))

@@ -13,8 +13,7 @@ from troth.evidence.file_format import BanFile, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.records import StepRecord, decode_record, encode_record
 from troth.protocol.core.state import State
-from troth.protocol.history.follow import follow
-from troth.protocol.history.record import Flaw
+from troth.protocol.history import Flaw, follow
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Malformed
 

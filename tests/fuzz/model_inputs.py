@@ -11,8 +11,7 @@ from tests.fuzz.evidence_inputs import bytes_of, text_of
 from tests.fuzz.message_inputs import one_input
 from tests.fuzz.mutate import damaged
 from tests.fuzz.sessions import Fed
-from troth.evidence.errors import UnprovedError
-from troth.evidence.file_format import to_text
+from troth.evidence.file_format import UnprovedError, to_text
 from troth.evidence.model_file import ModelFile, from_text
 from troth.evidence.verify_model import verify_model
 from troth.protocol.core.records import StepRecord

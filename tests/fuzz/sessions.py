@@ -17,8 +17,7 @@ from tests.fuzz.drawn import drawn
 from tests.fuzz.mutate import altered, damaged
 from tests.protocol.wire.examples import EXAMPLES
 from troth.crypto import Digest, Identity, PeerId, Slot, derive, signed_bytes
-from troth.protocol.broadcast.agreement import Timing, chain_bytes
-from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.announcement import Announcement, Timing, chain_bytes
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.broadcast.timeouts import Timeouts
@@ -29,7 +28,7 @@ from troth.protocol.wire.frames import AGREEMENT, Chained, Decided, Frame, Packe
 from troth.protocol.wire.messages import Envelope, Malformed, Message, Phase
 from troth.protocol.wire.phases import phase_of, seal
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.chaos.virtual_time import VirtualTime
+from troth.workshop.chaos.virtual_time import VirtualTime
 
 IDS = sorted((Identity.from_secret(derive(0, "fuzz", k)) for k in range(4)), key=lambda one: one.peer)
 ME, LIARS, STRANGER = IDS[0], IDS[1:], Identity.from_secret(derive(0, "fuzz", "stranger"))

@@ -21,8 +21,7 @@ from tests.fuzz.mutate import ATOMS, HEADERS
 from tests.fuzz.sessions import MOST_BYTES
 from tests.fuzz.targets import BY_NAME, TARGETS, Target
 from troth.crypto import Digest, Slot
-from troth.evidence.errors import RecomputeError
-from troth.evidence.file_format import from_text
+from troth.evidence.file_format import RecomputeError, from_text
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.records import decode_record

@@ -34,8 +34,7 @@ from tests.fuzz.sessions import (
     signed_value,
 )
 from troth.crypto import PeerId, Slot, derive
-from troth.protocol.broadcast.agreement import Decision, chain_bytes
-from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.announcement import Announcement, Decision, chain_bytes
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.channel import AttemptView
 from troth.protocol.wire.frames import (

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from tests.kernels.nasty import moderate
-from troth import kernels
+from troth.clip import kernels
+from troth.clip.kernels import spread
 from troth.crypto import sign_bytes, tagged_hash
-from troth.kernels.threads import spread
 
 
 def in_a_process(code: str) -> str:
@@ -27,7 +27,7 @@ def in_a_process(code: str) -> str:
 def test_small_vectors_do_not_import_numba() -> None:
     code = """
 import sys, torch, troth
-from troth.aggregation import centered_clip, exact_norm
+from troth.clip.fast import centered_clip; from troth.clip.exact import exact_norm
 from troth.training.optimizers import SGD
 x = torch.ones(1000)
 exact_norm(x), centered_clip(torch.ones(16, 1000), tau=1.0), SGD().update(x, x, SGD().start(x), 0.1)
@@ -43,8 +43,9 @@ def test_without_numba_the_reference_answers() -> None:
 import sys
 sys.modules["numba"] = None
 import torch
-from troth import kernels
-from troth.aggregation import exact_norm, judge_center, solve_centered_clip
+from troth.clip import kernels
+from troth.clip.exact import exact_norm; from troth.clip.centered_clip import judge_center
+from troth.clip.fast import solve_centered_clip
 from troth.training.optimizers import SGD, AdamW
 x = torch.linspace(-1, 1, 1 << 18)
 print(kernels.compiled(1 << 20), exact_norm(x).hex())
@@ -116,6 +117,6 @@ def test_preparing_compiles_without_a_large_vector() -> None:
 
 
 def test_peers_that_start_together_all_get_their_loops() -> None:
-    code = "from troth import kernels; kernels.prepare(1 << 20); print('ready')"
+    code = "from troth.clip import kernels; kernels.prepare(1 << 20); print('ready')"
     started = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert [peer.communicate(timeout=300)[0].strip() for peer in started] == ["ready"] * 3

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernels.nasty import PROPERTY, moderate, seeds, sizes
-from troth import kernels
-from troth.aggregation import clip_residual, solve_centered_clip
-from troth.aggregation.centered_clip_fast import _GRAM_ERROR
+from troth.clip import kernels
+from troth.clip.centered_clip import clip_residual
+from troth.clip.fast import _GRAM_ERROR, solve_centered_clip
 
 
 @PROPERTY

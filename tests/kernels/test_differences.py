@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.kernels.nasty import PROPERTY, moderate, seeds, sizes
-from troth import kernels
+from troth.clip import kernels
 from troth.crypto import projection_signs, sign_bytes, tagged_hash
 from troth.protocol.core.parts import commit_parts, part_bounds
-from troth.protocol.step.reports import make_report, right_reports
+from troth.protocol.step.audits import make_report, right_reports
 from troth.protocol.wire.messages import ReportNumbers
 from troth.protocol.wire.primitives import Primitives, part_norms, row_norms
-from troth.simulation.lockstep.accelerated import uploaded
+from troth.workshop.simulation.primitives import uploaded
 
 KEY = tagged_hash("projections of a test")
 WITHIN = 1e-12

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernels.nasty import PROPERTY, finite, moderate, seeds, sizes
-from troth import kernels
-from troth.aggregation import judge_center, tree_sum
-from troth.aggregation.centered_clip import _pulls
-from troth.kernels.judging import tree_terms
+from troth.clip import kernels
+from troth.clip.centered_clip import _pulls, judge_center
+from troth.clip.exact import tree_sum
+from troth.clip.kernels import tree_terms
 
 
 def same(rows_PD: np.ndarray, center_D: np.ndarray, tau: float) -> None:

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from tests.protocol.small_runs import finished, kept_promises
-from troth import kernels
-from troth.simulation import Scenario
+from troth.clip import kernels
+from troth.workshop.simulation import Scenario
 
 
 def test_honest_peers_agree_whichever_way_each_number_was_computed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,8 @@ from hypothesis import given
 from numpy.typing import NDArray
 
 from tests.kernels.nasty import BEYOND, PROPERTY, any_bits, finite, seeds, sizes
-from troth import kernels
-from troth.aggregation import exact_norm, flush_in_place, has_subnormals, ordinary, ordinary_norm
-from troth.aggregation.exact import norm_by_numpy
+from troth.clip import kernels
+from troth.clip.exact import exact_norm, flush_in_place, has_subnormals, norm_by_numpy, ordinary, ordinary_norm
 
 LANES, DEPTH = 1 << 14, 16
 

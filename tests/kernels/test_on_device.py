@@ -7,12 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernels.nasty import PROPERTY, any_bits, finite, moderate, seeds, sizes
-from troth import kernels
-from troth.aggregation import tree_sum
-from troth.aggregation.centered_clip import _pulls
-from troth.aggregation.exact import norm_by_numpy
+from troth.clip import kernels, on_device
+from troth.clip.centered_clip import _pulls
+from troth.clip.exact import norm_by_numpy, tree_sum
 from troth.crypto import sign_bytes, tagged_hash
-from troth.kernels import on_device
 
 KEY = tagged_hash("key")
 

@@ -15,15 +15,15 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tests.kernels.nasty import any_bits, finite, moderate, seeds
+from troth.clip import on_device
 from troth.crypto import sign_bytes, tagged_hash
-from troth.kernels import on_device
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 pytest.importorskip("triton")
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from troth.kernels.loops import triton_loops, triton_sha256  # noqa: E402  # only where Triton is
+from troth.clip import triton_loops, triton_sha256  # noqa: E402  # only where Triton is
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 PROPERTY = hypothesis_settings(max_examples=8, deadline=None, derandomize=True)

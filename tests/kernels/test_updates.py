@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.kernels.nasty import PROPERTY, any_bits, finite, moderate, seeds
-from troth import kernels
+from troth.clip import kernels
 from troth.training import Layout, optimizers
 from troth.training.optimizers import SGD, AdamW, bound
-from troth.training.states.bounded import Bounded
+from troth.training.work import Bounded
 
 MILLIONS = settings(max_examples=2, deadline=None, derandomize=True)
 

@@ -6,24 +6,24 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from troth.lab.recipes import find_sweep
-from troth.lab.sweeps.sweep import Plan
 from troth.training.optimizers import SGD
-from troth.training.tasks.albert import Albert
-from troth.training.tasks.resnet18 import ResNet18
+from troth.training.tasks.resnet import ResNet18
+from troth.training.tasks.text import Albert
+from troth.workshop.lab.recipes import find_sweep
+from troth.workshop.lab.sweep import SweepPlan
 
 SEVEN = {"sign-flip", "random-direction", "label-flip", "delayed-gradient", "ipm-0.1", "ipm-0.6", "alie"}
 CLIPPED = {"clip + momentum", "clip + momentum, τ = 10"}
 SERVERS = {"mean", "median", "geometric-median", "trimmed-mean", "krum", "safeguard"} | CLIPPED
 
 
-def plan(name: str, tmp_path: Path) -> Plan:
+def plan(name: str, tmp_path: Path) -> SweepPlan:
     """All runs, checked; nothing is read of data that is not there."""
     return find_sweep(name).plan(data=tmp_path)
 
 
 def recipe(name: str) -> dict[str, Any]:
-    return tomllib.loads((files("troth.lab") / "recipes" / f"{name}.toml").read_text())
+    return tomllib.loads((files("troth.workshop.lab") / "recipes" / f"{name}.toml").read_text())
 
 
 def test_resnet_has_every_attack_against_every_defence(tmp_path: Path) -> None:

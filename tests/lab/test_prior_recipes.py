@@ -10,7 +10,7 @@ RECIPES = ("noniid-mnist", "momentum-cifar10")
 
 
 def recipe(name: str) -> dict[str, Any]:
-    return tomllib.loads((files("troth.lab") / "recipes" / f"{name}.toml").read_text())
+    return tomllib.loads((files("troth.workshop.lab") / "recipes" / f"{name}.toml").read_text())
 
 
 def cells(group: dict[str, Any]) -> set[tuple[str, str]]:

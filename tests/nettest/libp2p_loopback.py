@@ -5,21 +5,20 @@ from contextlib import asynccontextmanager
 
 from troth.crypto import Digest
 from troth.crypto.identity import Identity, PeerId
-from troth.network.transport.base import Limits, LocalPeer
+from troth.network.transport.base import LocalPeer, TransportLimits
 from troth.network.transport.connection import StreamConnection
-from troth.network.transport.libp2p.discovery import Discovery
-from troth.network.transport.libp2p.node import Libp2pNode
-from troth.network.transport.libp2p.transport import Libp2pOptions, Libp2pTransport
+from troth.network.transport.libp2p import Libp2pOptions, Libp2pTransport
+from troth.network.transport.libp2p_node import Discovery, Libp2pNode
 
 MB = 1_000_000
 RUN = Digest(b"r" * 32)
-LIMITS = Limits(most_control_bytes=MB, most_bulk_bytes=64 * MB, most_queued_bytes=128 * MB)
+LIMITS = TransportLimits(most_control_bytes=MB, most_bulk_bytes=64 * MB, most_queued_bytes=128 * MB)
 
 
 @asynccontextmanager
 async def peer(
     identity: Identity | None = None,
-    limits: Limits = LIMITS,
+    limits: TransportLimits = LIMITS,
     *,
     initial_peers: Sequence[str] = (),
     relays: Sequence[str] = (),

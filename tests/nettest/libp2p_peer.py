@@ -15,7 +15,7 @@ from tests.nettest.libp2p_loopback import LIMITS, MB, RUN, node_of
 from troth.crypto.identity import Identity, PeerId
 from troth.network.transport.base import Lane, LocalPeer
 from troth.network.transport.connection import StreamConnection
-from troth.network.transport.libp2p.transport import Libp2pOptions, Libp2pTransport
+from troth.network.transport.libp2p import Libp2pOptions, Libp2pTransport
 
 _ROUND_TRIPS = 50
 _BIG = 20 * MB

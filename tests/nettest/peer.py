@@ -13,8 +13,7 @@ from typing import Any
 from troth.crypto import Identity
 from troth.network.disk.journal import read_journal
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.manifest import Founder, Manifest
 from troth.network.manifest.options import ManifestOptions
 
 TROTH = Path(sys.executable).with_name("troth")

@@ -15,7 +15,7 @@ import troth.protocol
 from tests.nettest.company import Company, on_loopback
 from troth.crypto import Identity
 from troth.network.manifest.options import ManifestOptions
-from troth.network.transport import tls
+from troth.network.transport import tcp
 
 # Python reads this file first: from then on `time.time` is wrong, and runs backwards.
 _WRONG_CLOCK = """
@@ -41,8 +41,8 @@ def test_peers_in_1970_and_2096_train_with_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize("when", ["1", "86400", "2147483648", "4102444800", "253402300798"])
 def test_certificates_hold_on_any_date(tmp_path: Path, when: str) -> None:
     """As OpenSSL itself judges, which both sides of a handshake ask."""
-    (tmp_path / "authority.pem").write_bytes(tls._authority_certificate())
-    (tmp_path / "leaf.pem").write_bytes(tls.leaf_certificate(Identity.generate().peer))
+    (tmp_path / "authority.pem").write_bytes(tcp._authority_certificate())
+    (tmp_path / "leaf.pem").write_bytes(tcp.leaf_certificate(Identity.generate().peer))
     command = ["openssl", "verify", "-attime", when, "-CAfile", "authority.pem", "leaf.pem"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

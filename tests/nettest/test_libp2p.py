@@ -20,10 +20,10 @@ from tests.nettest.libp2p_loopback import LIMITS, MB, RUN, meet, node_of, peer
 from tests.network.transport.endpoints import run as run_to_the_end
 from troth.crypto.identity import Identity
 from troth.errors import OperatorError
+from troth.network.transport import libp2p_addresses
 from troth.network.transport.base import Lane, ListenError, LocalPeer, UnreachableError
-from troth.network.transport.libp2p import bindings
-from troth.network.transport.libp2p.bindings import load_hivemind
-from troth.network.transport.libp2p.transport import Libp2pOptions, Libp2pTransport
+from troth.network.transport.libp2p import Libp2pOptions, Libp2pTransport
+from troth.network.transport.libp2p_addresses import load_hivemind
 
 ANYWHERE = "127.0.0.1:0"
 BIG = os.urandom(20 * MB)
@@ -208,7 +208,7 @@ def test_without_hivemind_the_error_names_the_way_out(monkeypatch: pytest.Monkey
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named '{name}'", name=name)
 
-    monkeypatch.setattr(bindings, "import_module", missing)
+    monkeypatch.setattr(libp2p_addresses, "import_module", missing)
     with pytest.raises(OperatorError, match=r"pip install 'troth\[libp2p\]'"):
         Libp2pTransport(LocalPeer(Identity.generate(), LIMITS, RUN, lambda _: True), Libp2pOptions())
 

@@ -16,15 +16,12 @@ import pytest
 from tests.nettest.libp2p_loopback import LIMITS, MB, RUN, discovery_of, meet, node_of, peer
 from tests.network.transport.endpoints import run as run_to_the_end
 from troth.crypto.identity import Identity
-from troth.network.mesh.inbox import Inbox
-from troth.network.mesh.mesh import Mesh
-from troth.network.mesh.session import VERSION, Hello
+from troth.network.mesh import Inbox, Mesh
+from troth.network.neighbour import VERSION, Hello
+from troth.network.transport import libp2p
 from troth.network.transport.base import Lane, ListenError, LocalPeer, UnreachableError
-from troth.network.transport.libp2p import transport as libp2p
-from troth.network.transport.libp2p.bindings import load_hivemind
-from troth.network.transport.libp2p.multiaddr import libp2p_name
-from troth.network.transport.libp2p.peer_record import LASTS_S, dht_key, encode_peer_record
-from troth.network.transport.libp2p.transport import Libp2pOptions, Libp2pTransport
+from troth.network.transport.libp2p import Libp2pOptions, Libp2pTransport
+from troth.network.transport.libp2p_addresses import LASTS_S, dht_key, encode_peer_record, libp2p_name, load_hivemind
 
 ANYWHERE = "127.0.0.1:0"
 BIG = os.urandom(20 * MB)

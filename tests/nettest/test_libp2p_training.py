@@ -10,9 +10,9 @@ from pathlib import Path
 from tests.nettest.two_homes import reaches, two_homes
 from troth.crypto import Identity
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.founder import Founder
+from troth.network.manifest.manifest import Founder
 from troth.network.manifest.options import ManifestOptions
-from troth.network.transport.libp2p.multiaddr import libp2p_name
+from troth.network.transport.libp2p_addresses import libp2p_name
 
 _WITHIN_S = 150.0
 _STEPS = 8

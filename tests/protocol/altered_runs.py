@@ -9,8 +9,8 @@ from tests.protocol.small_runs import SMALL, wrap_channel
 from troth.crypto import PeerId
 from troth.protocol.core.state import Outcome
 from troth.protocol.step.step import run_step
-from troth.simulation import ProtocolSimulation, Scenario
 from troth.training.work import Training
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 CALM = dataclasses.replace(SMALL, byzantine=0, steps=6, evaluate_every=6)
 

@@ -8,13 +8,13 @@ from itertools import pairwise
 
 import torch
 
-from troth.aggregation import centered_clip
+from troth.clip.fast import centered_clip
 from troth.crypto import Digest, PeerId
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import gradient_seed
+from troth.protocol.core.roster import part_taus
 from troth.protocol.core.run import Run
-from troth.protocol.core.scales import part_taus
 from troth.protocol.wire.primitives import Primitives
 from troth.training.work import Training, TrainingWork, finite_or_zero
 

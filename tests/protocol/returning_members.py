@@ -5,12 +5,12 @@ from typing import Any
 
 from tests.protocol.samples import quiet_record
 from troth.crypto import Digest, Identity, PeerId, Slot, derive
-from troth.protocol.core.rejoin import signed_request
 from troth.protocol.core.roster import Away, Roster
 from troth.protocol.core.run import Parameters, Run
+from troth.protocol.core.state import signed_request
 from troth.protocol.wire.frames import Packet
 from troth.protocol.wire.messages import Phase, SignedRejoin
-from troth.simulation.lockstep.drop_outs import PowerCutError
+from troth.workshop.simulation.exchange import PowerCutError
 
 IDENTITIES = [Identity.from_secret(derive(0, "comeback", k)) for k in range(12)]
 PEERS = sorted(identity.peer for identity in IDENTITIES[:7])

@@ -5,7 +5,7 @@ from typing import Any
 
 from troth.crypto import Identity, PeerId, derive
 from troth.protocol.core.records import StepRecord
-from troth.protocol.core.roles import Audit, Roles
+from troth.protocol.core.roles import AuditDuty, Roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.wire.messages import Announced, Envelope, Message
@@ -43,7 +43,7 @@ STEP = 40  # of the record below
 CLOSE = quiet_record(STEP, KEYS, contributors=KEYS[:5], roots=(bytes(32),) * 5, parts=5)
 
 
-def dealt_audits(roles: Roles) -> list[tuple[PeerId, Audit]]:
+def dealt_audits(roles: Roles) -> list[tuple[PeerId, AuditDuty]]:
     """Every auditor with every audit that it has to do."""
     return [(auditor, audit) for auditor, audits in roles.audits.items() for audit in audits]
 

@@ -15,23 +15,20 @@ from troth.crypto import Identity, PeerId, Slot, derive
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.link import PacketLink
 from troth.protocol.core.channel import Channel, Noticed
-from troth.protocol.core.coins import SeededEntropy
 from troth.protocol.core.records import StepRecord
+from troth.protocol.core.roles import SeededEntropy
 from troth.protocol.core.state import Peer
 from troth.protocol.recovery.member import Member
 from troth.protocol.wire.frames import BlobSent, Chained, Packet, PartSent, PartShown, Value
 from troth.protocol.wire.messages import Message
-from troth.simulation.chaos import play as play_module
-from troth.simulation.chaos.checkers.agreement import agreement
-from troth.simulation.chaos.checkers.bans import no_honest_ban
-from troth.simulation.chaos.checkers.progress import progress, standing
-from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.play import play
-from troth.simulation.chaos.stage import Stage, Wrap
-from troth.simulation.chaos.virtual_time import Watch
-from troth.simulation.chaos.world import BOUNDS, World
-from troth.simulation.lockstep.drop_outs import DropOut
+from troth.workshop.chaos import judge as play_module
+from troth.workshop.chaos.check_history import agreement, no_honest_ban
+from troth.workshop.chaos.check_progress import progress, standing
+from troth.workshop.chaos.judge import play
+from troth.workshop.chaos.plan import Network, Plan
+from troth.workshop.chaos.virtual_time import Watch
+from troth.workshop.chaos.world import BOUNDS, Stage, World, Wrap
+from troth.workshop.simulation.exchange import DropOut
 
 FIRST_LYING_STEP = 2
 CALM_NETWORK = Network(latency=0.3)

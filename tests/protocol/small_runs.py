@@ -11,10 +11,10 @@ from troth.evidence.verify import verify_ban
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.state import AuditRecord
-from troth.protocol.wire.messages import Kind
+from troth.protocol.wire.messages import ChargeKind
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import ProtocolSimulation, Scenario
 from troth.training.work import Training, TrainingWork
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 # With this seed the two liars are banned more than two steps apart, so that the second ban has a history.
 SMALL = Scenario(
@@ -67,12 +67,12 @@ def all_records(simulation: ProtocolSimulation) -> list[StepRecord]:
     return [decode_record(raw) for raw in simulation.trace]
 
 
-def kept_promises(simulation: ProtocolSimulation) -> dict[int, Kind]:
+def kept_promises(simulation: ProtocolSimulation) -> dict[int, ChargeKind]:
     """Check what holds whatever liars do: agreement, no honest ban, proof of every ban. Return the kind of each ban."""
     assert simulation.agreement
     assert simulation.trace
     assert {ban.peer for ban in simulation.bans} <= set(simulation.byzantine)
-    banned: dict[int, Kind] = {}
+    banned: dict[int, ChargeKind] = {}
     for ban, evidence in zip(simulation.bans, simulation.evidence, strict=True):
         proof = verify_ban(evidence.text)
         assert (simulation.numbers[proof.banned], proof.step) == (ban.peer, ban.step)

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from troth.protocol.recovery.member import RemovedError
-from troth.swarm import child
-from troth.swarm.child import Ended, Trace
-from troth.swarm.plan import SwarmPlan, folder_of, rehearsal
+from troth.workshop import swarm_peers
+from troth.workshop.swarm_peers import ChildEnded, SwarmPlan, Trace, folder_of, rehearsal
 
 PLAN = SwarmPlan(peers=4)
 
@@ -68,9 +67,9 @@ class Patient(Parent):
 def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a process of its own would have: signals, threads, and standard output, which stays that of the test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    monkeypatch.setattr(child, "_redirect_output", lambda _: None)
+    monkeypatch.setattr(swarm_peers, "_redirect_output", lambda _: None)
     monkeypatch.setattr("torch.set_num_threads", lambda _: None)
-    monkeypatch.setattr(child, "Node", Node)
+    monkeypatch.setattr(swarm_peers, "Node", Node)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -78,7 +77,7 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def live(out: Path, parent: Parent) -> None:
     manifest = rehearsal(PLAN, "quadratic:dimension=40")
-    child.live(msgspec.json.encode(PLAN), manifest.to_toml().encode(), str(out), str(out), 0, parent, 10, 1)
+    swarm_peers.live(msgspec.json.encode(PLAN), manifest.to_toml().encode(), str(out), str(out), 0, parent, 10, 1)
 
 
 def test_it_has_ended(tmp_path: Path) -> None:
@@ -86,12 +85,12 @@ def test_it_has_ended(tmp_path: Path) -> None:
     parent = Patient()
     live(tmp_path, parent)
     assert not interrupted()
-    assert parent.heard == [Ended(0, "done", 3, b"")]
+    assert parent.heard == [ChildEnded(0, "done", 3, b"")]
 
 
 @pytest.mark.parametrize("node", [Node, Refused], ids=["done", "out"])
 def test_it_says_that_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: type[Node]) -> None:
-    monkeypatch.setattr(child, "Node", node)
+    monkeypatch.setattr(swarm_peers, "Node", node)
     parent = Parent()
     with pytest.raises(SystemExit) as left:
         live(tmp_path, parent)

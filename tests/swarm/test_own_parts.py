@@ -12,13 +12,10 @@ from troth.cli.templates import attack as attack_template
 from troth.cli.templates import task as task_template
 from troth.crypto import Digest, Identity
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.fit import mismatches
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.initial_state import initial_state_file
-from troth.network.manifest.manifest import Manifest
-from troth.swarm.companions import copy_companions
-from troth.swarm.plan import SwarmError, SwarmPlan, rehearsal
-from troth.swarm.run import Swarm
+from troth.network.manifest.files import initial_state_file, mismatches
+from troth.network.manifest.manifest import Founder, Manifest
+from troth.workshop.swarm import Swarm
+from troth.workshop.swarm_peers import SwarmError, SwarmPlan, copy_companions, rehearsal
 
 PATIENCE_S = 120.0
 LEAVES_A_MARK = """

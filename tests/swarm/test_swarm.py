@@ -18,13 +18,13 @@ from troth.events.kinds import Began, Ended, Event, Stepped
 from troth.evidence.verify import verify_ban
 from troth.network.disk.journal import read_journal
 from troth.protocol.core.records import StepRecord, decode_record
-from troth.protocol.history.entries import Recorded, Said
+from troth.protocol.history import Recorded, Said
 from troth.protocol.wire.messages import NO_BASIS
-from troth.simulation import Scenario
-from troth.simulation.lockstep.protocol_run import ProtocolSimulation
-from troth.swarm.plan import SwarmError, SwarmPlan, folder_of, rehearsal
-from troth.swarm.run import Seen, Swarm
 from troth.watch.journal import journal_events
+from troth.workshop.simulation import Scenario
+from troth.workshop.simulation.protocol_run import ProtocolSimulation
+from troth.workshop.swarm import Seen, Swarm
+from troth.workshop.swarm_peers import SwarmError, SwarmPlan, folder_of, rehearsal
 
 PATIENCE_S = 300.0
 

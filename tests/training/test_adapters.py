@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from troth.crypto import derive, stream
-from troth.training import Problem, Task, TaskError, check_pure
-from troth.training.adapters import huggingface, lightning
+from troth.training import Problem, Task, TaskError, check_pure, huggingface, lightning
 
 ROWS = torch.from_numpy(stream(0, "text").integers(11, 8 * 6)).view(8, 6)
 ITEMS = [{"input_ids": row} for row in ROWS]

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from troth.crypto import derive
 from troth.training import LAMB, SGD, AdamW, Batch, Problem
-from troth.training.optimizers import bound
-from troth.training.schedules import cosine
-from troth.training.states.bounded import Bounded
+from troth.training.optimizers import bound, cosine
 from troth.training.task import Model
-from troth.training.tasks.digits import Digits, _digits
+from troth.training.tasks.small_images import Digits, _digits
+from troth.training.work import Bounded
 
 PEERS, STEPS, TARGET, HIDDEN, SIDE = 16, 60, 3, 64, 12
 RATES: dict[type[SGD] | type[AdamW] | type[LAMB], float] = {SGD: 0.1, AdamW: 0.01, LAMB: 0.05}

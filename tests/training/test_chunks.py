@@ -5,13 +5,12 @@ import pytest
 import torch
 
 from troth.crypto import CHUNK_BYTES, Digest, stream
-from troth.protocol.wire.chunks import decode_index, encode_index, index_of
+from troth.protocol.wire.blob import decode_index, encode_index, index_of
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.training import Problem
-from troth.training.optimizers import SGD, AdamW, Optimizer
-from troth.training.schedules import constant
-from troth.training.tasks.quadratic import Quadratic
+from troth.training.optimizers import SGD, AdamW, Optimizer, constant
+from troth.training.tasks.synthetic import Quadratic
 from troth.training.work import CollectedState, Training, TrainingWork, state_digest
 
 SIZE = CHUNK_BYTES // 4 * 2 + 3  # numbers: three chunks, of which the last is short

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from tests.training.examples import Lines
-from troth.aggregation import exact_norm
+from troth.clip.exact import exact_norm
 from troth.crypto import derive, stream
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import ProtocolSimulation, Scenario
 from troth.training import SGD, Problem, TaskError, make_task
-from troth.training.hardware.classes import class_digest
+from troth.training.hardware import class_digest
 from troth.training.problem import clipped
-from troth.training.tasks.digits import Digits
+from troth.training.tasks.small_images import Digits
 from troth.training.work import TrainingWork
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 
 @dataclass(frozen=True)

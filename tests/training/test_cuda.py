@@ -17,8 +17,8 @@ from tests.training.examples import Lines
 from troth.crypto import Stream, derive
 from troth.training import Batch, Model, Problem, Task, TaskError, check_pure, make_task
 from troth.training.determinism import NotRepeatableError
-from troth.training.hardware.classes import class_digest, describe
-from troth.training.hardware.measurement import measure
+from troth.training.hardware import class_digest, describe
+from troth.training.measurement import measure
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

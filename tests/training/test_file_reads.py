@@ -7,7 +7,7 @@ import pytest
 import troth
 from troth.crypto import Digest
 from troth.training import TaskError, check_pure, make_task, user_code
-from troth.training.file_reads import files_read, watching
+from troth.training.determinism import files_read, watching
 from troth.training.fingerprint import code_digest, file_digests
 
 FILE = """
@@ -101,7 +101,7 @@ def test_libraries_own_files_do_not_count(name: str) -> None:
 def test_our_own_compiled_loops_do_not_count(tmp_path: Path) -> None:
     """They are loaded when the first vector needs them, which may be inside of a gradient."""
     task = make_task("digits")
-    recipe, data = Path(troth.__file__).parent / "lab/recipes/matrix.toml", tmp_path / "data.bin"
+    recipe, data = Path(troth.__file__).parent / "workshop/lab/recipes/matrix.toml", tmp_path / "data.bin"
     data.write_bytes(b"1")
     with watching(task):
         recipe.read_bytes()

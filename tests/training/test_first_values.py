@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from tests.training.examples import Lines
 from troth.crypto import blob_digest, stream
-from troth.training import Problem, TaskError, make_task
-from troth.training.randomness import portable
-from troth.training.randomness.first_values import FirstValues
+from troth.training import Problem, TaskError, first_values, make_task
+from troth.training.first_values import FirstValues
 
 
 def built(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
@@ -154,17 +153,19 @@ class TestOperationsThatDifferBetweenMachines:
 class TestPortable:
     def test_functions_are_near_the_libraries(self) -> None:
         x = np.concatenate([np.linspace(-1, 1, 2001)[1:-1], 1 - 2.0 ** -np.arange(2, 25)])
-        np.testing.assert_allclose(portable.erfinv(x), torch.erfinv(torch.from_numpy(x)).numpy(), rtol=1e-5, atol=1e-9)
-        assert portable.erfinv(np.array([-1.0, 1.0])).tolist() == [-np.inf, np.inf]
+        np.testing.assert_allclose(
+            first_values.erfinv(x), torch.erfinv(torch.from_numpy(x)).numpy(), rtol=1e-5, atol=1e-9
+        )
+        assert first_values.erfinv(np.array([-1.0, 1.0])).tolist() == [-np.inf, np.inf]
         y = np.exp(np.linspace(-80, 80, 999))
-        np.testing.assert_allclose(portable.log(y), np.log(y), rtol=1e-14, atol=1e-15)
-        np.testing.assert_allclose(portable.exp(np.linspace(-80, 80, 999)), y, rtol=1e-13)
-        assert portable.log(np.array([0.0])).tolist() == [-np.inf]
+        np.testing.assert_allclose(first_values.log(y), np.log(y), rtol=1e-14, atol=1e-15)
+        np.testing.assert_allclose(first_values.exp(np.linspace(-80, 80, 999)), y, rtol=1e-13)
+        assert first_values.log(np.array([0.0])).tolist() == [-np.inf]
 
     @pytest.mark.parametrize("shape", [(5, 5), (9, 4), (4, 9)])
     def test_qr(self, shape: tuple[int, int]) -> None:
         matrix = stream(0, "qr").normal(shape[0] * shape[1]).reshape(shape)
-        basis, triangle = portable.qr(matrix)
+        basis, triangle = first_values.qr(matrix)
         np.testing.assert_allclose(basis @ triangle, matrix, atol=1e-12)
         np.testing.assert_allclose(basis.T @ basis, np.eye(min(shape)), atol=1e-12)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from troth.training.calls import graphs
+from troth.training import gradient_calls
 from troth.training.task import Batch
 
 
@@ -14,7 +14,7 @@ def test_nothing_is_collected_while_a_recording_is_made() -> None:
     for enabled in (True, False):
         (gc.enable if enabled else gc.disable)()
         try:
-            with graphs._nothing_collected():
+            with gradient_calls._nothing_collected():
                 assert not gc.isenabled()
             assert gc.isenabled() is enabled
         finally:
@@ -36,10 +36,10 @@ def test_a_recording_that_was_spoilt_is_made_again(monkeypatch: pytest.MonkeyPat
     def compute(flat_D: Tensor, _: Batch) -> tuple[Tensor, Tensor]:
         return flat_D.sum(), flat_D
 
-    monkeypatch.setattr(graphs, "GradientGraph", Spoilt)
+    monkeypatch.setattr(gradient_calls, "GradientGraph", Spoilt)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
-    assert isinstance(graphs.record(compute, torch.ones(2), [{}]), Spoilt)
+    assert isinstance(gradient_calls.record(compute, torch.ones(2), [{}]), Spoilt)
     assert len(made) == 2
     made.clear()
-    monkeypatch.setattr(graphs, "_TRIES", 1)
-    assert graphs.record(compute, torch.ones(2), [{}]) == "operation not permitted when stream is capturing"
+    monkeypatch.setattr(gradient_calls, "_TRIES", 1)
+    assert gradient_calls.record(compute, torch.ones(2), [{}]) == "operation not permitted when stream is capturing"

@@ -13,14 +13,12 @@ from torch import Tensor, nn
 
 from tests.training.examples import Lines
 from troth.crypto import Stream, derive, stream
-from troth.protocol.step.deviation import CONVICT
+from troth.protocol.step.audits import CONVICT
 from troth.protocol.wire.primitives import Primitives
-from troth.training import SGD, Batch, Model, Problem, TaskError, make_task
-from troth.training.hardware import classes, measurement
-from troth.training.hardware.classes import class_digest, describe, facts_of
-from troth.training.hardware.imitation import gradient_on
-from troth.training.hardware.machines import Machine, make_machines
-from troth.training.hardware.measurement import Measurement, distances, extrapolated, measure
+from troth.training import SGD, Batch, Model, Problem, TaskError, make_task, measurement
+from troth.training import hardware as classes
+from troth.training.hardware import Machine, class_digest, describe, facts_of, gradient_on, make_machines
+from troth.training.measurement import Measurement, distances, extrapolated, measure
 from troth.training.work import TrainingWork
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from troth.crypto import derive
 from troth.training import Problem, make_task
-from troth.training.calls.lanes import Lanes, padded, settle
+from troth.training.gradient_calls import Lanes, padded, settle
 from troth.training.task import Batch
 
 # P peers, D coordinates

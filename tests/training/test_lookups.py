@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from troth.crypto import Stream, derive
-from troth.training import Batch, Model, Problem, Task
-from troth.training.randomness import lookups
-from troth.training.randomness.lookups import by_index
-from troth.training.randomness.noise import Noise
+from troth.training import Batch, Model, Problem, Task, random_answers
+from troth.training.random_answers import SeededNoise, by_index
 
 # V rows of a table, E numbers of a row, B lookups
 
@@ -76,11 +74,11 @@ def test_a_loss_looks_up_that_way_where_the_other_gradient_races(monkeypatch: py
     problem = Problem(Words(), one_by_one=True)
     flat_D, batch = problem.initial(1), problem.batch(derive(0, "words"))
     right_D = problem.gradient(flat_D, batch)[1]
-    monkeypatch.setitem(lookups.INSTEAD, torch.embedding, noted)
+    monkeypatch.setitem(random_answers.INSTEAD, torch.embedding, noted)
     assert torch.equal(problem.gradient(flat_D, batch)[1], right_D)
     assert set(asked) == {(12, 0)}
     asked.clear()
-    with Noise(None):
+    with SeededNoise(None):
         F.embedding(INDICES_B, WEIGHT_VE)
         torch.embedding(WEIGHT_VE, INDICES_B)
         nn.Embedding(12, 5)(INDICES_B)
@@ -88,7 +86,7 @@ def test_a_loss_looks_up_that_way_where_the_other_gradient_races(monkeypatch: py
 
 
 def test_a_call_with_names_is_understood() -> None:
-    with Noise(None):
+    with SeededNoise(None):
         found = torch.embedding(weight=WEIGHT_VE, indices=INDICES_B, padding_idx=3)
     assert torch.equal(found, WEIGHT_VE[INDICES_B])
 
@@ -100,6 +98,6 @@ def test_one_word_for_each_peer_is_no_number_on_the_host() -> None:
 
 
 def test_on_the_cpu_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookups, "by_index", lambda *_: pytest.fail("another gradient than PyTorch's"))
+    monkeypatch.setattr(random_answers, "by_index", lambda *_: pytest.fail("another gradient than PyTorch's"))
     problem = Problem(Words(), one_by_one=True)
     problem.gradient(problem.initial(1), problem.batch(derive(0, "words")))

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from troth.simulation import Scenario, simulate
 from troth.specs import SpecError
 from troth.training import Problem, TaskError, make_task
-from troth.training.metrics import METRICS, make_metric
-from troth.training.metrics.backdoor import BackdoorSuccess
+from troth.training.metrics import METRICS, BackdoorSuccess, make_metric
+from troth.workshop.simulation import Scenario, simulate
 
 QUICK = Scenario(task="digits:hidden=4", peers=3, steps=2, evaluate_every=1, defence="mean")
 
@@ -97,6 +96,6 @@ def test_mistakes_in_a_users_metric(tmp_path: Path, code: str, message: str) -> 
 
 
 def test_a_metric_that_has_the_name_of_a_tasks_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METRICS._places, "accuracy", "troth.training.metrics.backdoor:BackdoorSuccess")
+    monkeypatch.setitem(METRICS._places, "accuracy", "troth.training.metrics:BackdoorSuccess")
     with pytest.raises(TaskError, match=r"^'accuracy' is a metric of the task already"):
         simulate(Scenario(**{**vars(QUICK), "metrics": ["accuracy"]}))

@@ -12,14 +12,14 @@ from torch.func import grad, vmap
 from tests.training.examples import Lines
 from troth.crypto import derive
 from troth.training import Batch, Model, Problem, TaskError, check_pure
-from troth.training.randomness.noise import Noise, seed_tensor
+from troth.training.random_answers import SeededNoise, seed_tensor
 
 SEEDS = [seed_tensor(derive(0, "noise", k)) for k in range(8)]
 ONES = torch.ones(300, 100)
 
 
 def drawn(function: Any, seed: Tensor = SEEDS[0]) -> Any:
-    with Noise(seed):
+    with SeededNoise(seed):
         return function()
 
 
@@ -58,7 +58,7 @@ class TestMasks:
 
     def test_bits_are_pinned(self) -> None:
         """Peers with other versions of Troth would drop other units: a deliberate change only."""
-        words = Noise(torch.tensor([1, 2])).words(torch.Size([4]), torch.device("cpu"))
+        words = SeededNoise(torch.tensor([1, 2])).words(torch.Size([4]), torch.device("cpu"))
         assert words.tolist() == [3800931737, 1250371519, 2366722033, 3941576598]
 
 
@@ -91,7 +91,7 @@ class TestFunctions:
         x = torch.linspace(0.1, 2, 24).view(6, 4)
 
         def loss(x: Tensor, seed: Tensor) -> Tensor:
-            with Noise(seed):
+            with SeededNoise(seed):
                 out: Tensor = (function(x) ** 2 * torch.arange(24).view_as(function(x))).sum()
                 return out
 

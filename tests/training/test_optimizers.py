@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import troth
-from troth.aggregation import exact_norm
+from troth.clip.exact import exact_norm
 from troth.crypto import derive, stream
 from troth.protocol.wire.primitives import Primitives
 from troth.specs import SpecError, build
 from troth.training import LAMB, OPTIMIZERS, SGD, AdamW, Layout, Optimizer, Problem, make_task
-from troth.training.optimizers import bound
-from troth.training.schedules import cosine, warmed_up
+from troth.training.optimizers import bound, cosine, warmed_up
 from troth.training.work import TrainingWork
 
 STEPS = 50

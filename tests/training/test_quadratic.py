@@ -5,7 +5,7 @@ import torch
 
 from troth.crypto import derive
 from troth.training import SGD, Problem
-from troth.training.tasks.quadratic import Quadratic
+from troth.training.tasks.synthetic import Quadratic
 
 
 def test_the_optimum_has_norm_one_and_the_run_starts_at_distance_one() -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from troth.training import SCHEDULES, rate_at, warmed_up
-from troth.training.schedules import constant, cosine, linear, restarts
+from troth.training.optimizers import constant, cosine, linear, restarts
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 7, 300, 1001])

@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from troth.aggregation import exact_norm
+from troth.clip.exact import exact_norm
 from troth.crypto import derive, stream
 from troth.protocol.wire.primitives import Primitives
 from troth.training import LAMB, SGD, AdamW, Layout, Problem, make_task
 from troth.training.optimizers import State, bound
-from troth.training.states.bounded import FIRST_STEPS, STEPS, Bounded
-from troth.training.work import Training, TrainingWork
+from troth.training.work import FIRST_STEPS, STEPS, Bounded, Training, TrainingWork
 
 LIVE, DARK = 200, 1000
 # Of the last one's gradients, which are shorter, no honest one has a number above zero.

@@ -9,8 +9,8 @@ from troth.crypto import Stream, derive, stream
 from troth.specs import SpecError
 from troth.training import TASKS, Problem, check_pure, make_task
 from troth.training.task import Batch, Task, draw_batch
-from troth.training.tasks.digits import Digits, DigitsCNN
-from troth.training.tasks.quadratic import Quadratic
+from troth.training.tasks.small_images import Digits, DigitsCNN
+from troth.training.tasks.synthetic import Quadratic
 
 IMPORTS = """
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from troth.training import Task
-from troth.training.tasks.digits import Digits  # another's task, which does not count
+from troth.training.tasks.small_images import Digits  # another's task, which does not count
 """
 OWN = """
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def test_every_task_says_what_it_is_and_suggests_settings(name: str) -> None:
 
 
 def test_digits_keep_training_and_test_images_apart() -> None:
-    from troth.training.tasks.digits import _digits
+    from troth.training.tasks.small_images import _digits
 
     train, train_labels, test, test_labels = _digits()
     assert len(train) == len(train_labels) == 1437

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from tests.watch.clients import Client
-from troth.watch.assets import Asset
-from troth.watch.connection import Limits
 from troth.watch.folder import RunFolder
-from troth.watch.server import PageServer
+from troth.watch.server import Asset, PageServer, ViewerLimits
 
 FILES = {
     "/": Asset(b"<!doctype html>the page", "text/html"),
@@ -34,7 +32,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
                 host=host,
                 port=0,
                 token=token,
-                limits=Limits(**limits),
+                limits=ViewerLimits(**limits),
                 files=dict(FILES),
             )
             stack.enter_context(server)

@@ -15,8 +15,7 @@ from tests.watch.conftest import Serve
 from tests.watch.made_events import began, stepped, write
 from troth.events.kinds import Noted
 from troth.watch.folder import RunFolder
-from troth.watch.guard import AddressError, Guard, is_loopback
-from troth.watch.server import PageServer
+from troth.watch.server import AddressError, Guard, PageServer, is_loopback
 
 TOKEN = "0123456789abcdefghij"
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.watch.made_events import began, stepped, whole_run, write
 from troth.events.kinds import Ended, How
-from troth.watch.guard import AddressError
 from troth.watch.page_process import start_page
+from troth.watch.server import AddressError
 
 PATIENCE_S = 30.0
 

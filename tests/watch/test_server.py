@@ -15,11 +15,9 @@ from tests.watch.conftest import Serve
 from tests.watch.made_events import banned, began, stepped, whole_run, write
 from troth.events.file import EVENTS, STATUS, encode_event, write_status
 from troth.events.kinds import Ended, Event, KnownPeer, Noted, Status
-from troth.watch.connection import HEADERS
 from troth.watch.folder import RunFolder
-from troth.watch.guard import AddressError
 from troth.watch.live import LiveRun
-from troth.watch.server import PORT, PageServer
+from troth.watch.server import HEADERS, PORT, AddressError, PageServer
 
 NOW = Status(doing="training", at=1000.0, started_at=900.0, me="ann", step=3)
 

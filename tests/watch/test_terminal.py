@@ -12,7 +12,7 @@ from tests.watch.made_events import banned, began, stepped, write
 from troth.events.kinds import Audit, Candidate, Ended, Event, KnownPeer, Noted, Returned, Status, Trial, Work
 from troth.watch import terminal
 from troth.watch.folder import RunFolder
-from troth.watch.terminal import MOST_STEPS, View, sentences, sparkline
+from troth.watch.terminal import MOST_STEPS, TerminalView, sentences, sparkline
 
 NOW = 2000.0
 
@@ -29,8 +29,8 @@ def status(**more: object) -> Status:
     return Status(**(fields | more))  # type: ignore[arg-type]
 
 
-def view(*events: Event, present: Status | None = None, news: bool = True, now: float = NOW) -> View:
-    made = View(news=news, now=now)
+def view(*events: Event, present: Status | None = None, news: bool = True, now: float = NOW) -> TerminalView:
+    made = TerminalView(news=news, now=now)
     made.status = present
     for event in events:
         made.take(event)
@@ -45,7 +45,7 @@ def story() -> list[Event]:
     return [began(), *steps, banned(7), *after]
 
 
-def drawn(view: View, width: int = 80, height: int = 30, encoding: str = "utf-8") -> list[str]:
+def drawn(view: TerminalView, width: int = 80, height: int = 30, encoding: str = "utf-8") -> list[str]:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, errors="strict", write_through=True)
     Console(file=file, width=width, height=height, force_terminal=True, color_system=None, legacy_windows=False).print(
@@ -101,7 +101,7 @@ def test_it_fits(width: int, height: int, peers: int) -> None:
         banned(400),
         *(Noted(text="x" * 300) for _ in range(20)),
     ]
-    for one in (view(*events, present=status(waits_for="y" * 300)), view(*events, news=False), View()):
+    for one in (view(*events, present=status(waits_for="y" * 300)), view(*events, news=False), TerminalView()):
         lines = drawn(one, width, height)
         assert len(lines) <= height
         assert all(len(line) <= width for line in lines)

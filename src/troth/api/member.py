@@ -11,26 +11,24 @@ from typing import Self
 
 from torch import Tensor, nn
 
-from troth.api.feed import StepFeed
-from troth.api.keys import load_identity, record_key_path
-from troth.api.steps import Ban, Step
-from troth.api.threads import use_threads
+from troth.api.new import load_identity, record_key_path
+from troth.api.steps import Ban, Step, StepFeed, use_threads
 from troth.crypto import Identity, PeerId
 from troth.errors import OperatorError
-from troth.events import words
+from troth.events import phrases
 from troth.events.kinds import Stepped
-from troth.network.disk.errors import DiskError
+from troth.network.disk.lock import DiskError
 from troth.network.manifest.consent import require_consent
 from troth.network.manifest.manifest import Manifest
-from troth.network.mesh.inbox import StoppedError
-from troth.network.node.names import Names
+from troth.network.mesh import StoppedError
+from troth.network.node.founding import PeerNames
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions, default_folder
-from troth.network.node.telling.sink import EventSink
+from troth.network.node.telling import EventSink
 from troth.network.transport.base import TransportOptions
 from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
 from troth.protocol.core.records import StepRecord
-from troth.protocol.recovery.invitation import Invitation
+from troth.protocol.recovery.following import Invitation
 from troth.specs import check_keywords
 from troth.training import Problem
 
@@ -87,8 +85,7 @@ def join(
         raise JoinError(f"`evaluate_every` must be at least 1, got {evaluate_every}")
     require_consent(agreed, trust)
     use_threads(threads)
-    founder = agreed.founder(me.peer)
-    endpoint = founder.endpoint if founder is not None else None
+    endpoint = founder.endpoint if (founder := agreed.founder(me.peer)) is not None else None
     way = transport or TRANSPORTS[DEFAULT_TRANSPORT]()
     options = NodeOptions(
         Path(folder) if folder is not None else default_folder(agreed, me.peer),
@@ -203,7 +200,7 @@ class MemberRun:
         state = self._running().state
         if state is None:
             return tuple(sorted(founder.name for founder in self.manifest.founders))
-        names = Names(self.manifest.name_of)
+        names = PeerNames(self.manifest.name_of)
         names.learn(state.roster.successors)
         return tuple(sorted(map(names, state.roster.members)))
 
@@ -245,7 +242,7 @@ class _Sink:
 
     def stepped(self, event: Stepped, record: StepRecord) -> None:
         self._feed.put(step_of(event, self._folder))
-        for sentence in words.sentences(event):
+        for sentence in phrases.sentences(event):
             _log.info(sentence)
 
     def note(self, text: str) -> None:

@@ -7,18 +7,17 @@ from typing import TypedDict, Unpack
 
 from torch import Tensor, nn
 
-from troth.aggregation import RuleWithMemory
-from troth.api.steps import Ban, Step
-from troth.api.threads import use_threads
-from troth.attacks import GradientAttack
+from troth.api.steps import Ban, Step, use_threads
 from troth.events.kinds import Began
-from troth.events.words import metrics_in_words
-from troth.evidence import RunSummary
+from troth.events.phrases import metrics_in_words
 from troth.evidence.bans import BanEvidence
-from troth.lab.results import EventWriter, claimed, save_results, write_curve
-from troth.simulation import Finished, Scenario, StepReport, start
+from troth.evidence.file_format import RunSummary
 from troth.specs import check_keywords
 from troth.training import Task
+from troth.workshop.attacks import GradientAttack
+from troth.workshop.lab.results import EventWriter, claimed, save_results, write_curve
+from troth.workshop.rules.memory import RuleWithMemory
+from troth.workshop.simulation import Finished, Scenario, StepReport, start
 
 Attack = str | GradientAttack
 Defence = str | Callable[..., Tensor] | RuleWithMemory

@@ -1,9 +1,13 @@
 """Checking what others say: evidence of bans, and models, each with one verdict."""
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from fnmatch import fnmatchcase
+from functools import cache
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -11,20 +15,201 @@ from typing import Any
 
 import msgspec
 
-from troth.api.agreed_task import AgreedTask
-from troth.api.evidence_files import VerifyError, expand, read_text
-from troth.api.explain import explain_ban, explain_model
 from troth.crypto import Digest, PeerId
-from troth.errors import printable
-from troth.evidence import model_file
+from troth.errors import OperatorError, printable
+from troth.events.kinds import Ballot, Trial
+from troth.events.phrases import story_of
+from troth.evidence import file_format, model_file
 from troth.evidence.companion_files import load_companions
-from troth.evidence.errors import RecomputeError, UnprovedError
-from troth.evidence.recompute import Recomputed, recompute
+from troth.evidence.file_format import RecomputeError, UnprovedError
+from troth.evidence.recompute import Recomputed, built_in_task, problem_of, recompute, task_fails
 from troth.evidence.verify import Proof, verify_ban
 from troth.evidence.verify_model import ModelProof, check_weights, verify_model
+from troth.network.manifest.consent import relocated, require_consent
+from troth.network.manifest.files import code_mismatch, mismatches
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.toml import ManifestError
 from troth.protocol.core.run import Run
-from troth.specs import check_keywords
+from troth.protocol.wire.messages import ChargeKind, GuiltySide
+from troth.specs import check_keywords, parse_spec
+from troth.training import Problem, Task, make_task
+from troth.training.fingerprint import code_file
+
+# Files to check: found below folders, and read, within bounds. Names and contents may be a stranger's.
+
+
+NAMES = ("ban-*.json", "model.json")  # of files that are looked for in folders
+MOST_FILES = 10_000  # checked in one call
+MOST_ENTRIES = 1_000_000  # looked at in folders
+MOST_DEPTH = 16  # of folders in folders
+
+
+class VerifyError(OperatorError):
+    """Files that cannot be found, or a run that is not named by its manifest or id."""
+
+
+def expand(paths: Sequence[Path | str]) -> list[Path]:
+    """Files to check: those named, and all evidence and `model.json` below the folders named, in order, each once.
+
+    Links to folders are not followed. A path that does not exist, or nothing to check at all, is a mistake.
+    """
+    found: dict[Path, None] = {}
+    walk = _Walk()
+    for path in map(Path, paths):
+        try:
+            is_folder = stat.S_ISDIR(path.stat().st_mode)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise VerifyError(
+                printable(f"cannot read {path}: {why}; name a file ban-….json, a model.json, or a folder")
+            ) from error
+        files = islice(walk.below(path), MOST_FILES + 1) if is_folder else [path]
+        found.update(dict.fromkeys(sorted(files, key=_natural)))
+        if len(found) > MOST_FILES:
+            raise VerifyError(f"more than {MOST_FILES:,} files to check: name fewer at a time")
+    if not found:
+        raise VerifyError(
+            printable(
+                f"no evidence (ban-….json) and no model.json below {', '.join(map(str, paths))}: name a peer's folder"
+            )
+        )
+    return list(found)
+
+
+class _Walk:
+    """Looks for files below folders, within bounds: a folder may be a stranger's."""
+
+    def __init__(self) -> None:
+        self._entries = 0
+
+    def below(self, folder: Path, depth: int = 0) -> Iterator[Path]:
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    self._entries += 1
+                    if self._entries > MOST_ENTRIES:
+                        raise VerifyError(
+                            f"more than {MOST_ENTRIES:,} files below `paths`: name the folder evidence in them"
+                        )
+                    if entry.is_dir(follow_symlinks=False):
+                        if depth < MOST_DEPTH:
+                            yield from self.below(folder / entry.name, depth + 1)
+                    elif any(fnmatchcase(entry.name, name) for name in NAMES):
+                        yield folder / entry.name
+        except OSError:
+            yield folder  # which then cannot be read, and is told with the rest
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Sort key: step 9 comes before step 31."""
+    return [
+        (int(piece) if len(piece) < 20 else 0, piece) if piece.isascii() and piece.isdigit() else (0, piece)
+        for piece in re.split("([0-9]+)", str(path))
+    ]
+
+
+def read_text(path: Path) -> str:
+    """Read a file of bounded length that is a file indeed: a pipe would block, and a device never ends."""
+    most = file_format.MOST_BYTES
+    with os.fdopen(_open_file(path), "rb") as file:
+        raw = file.read(most + 1)
+    if len(raw) > most:
+        raise OSError(0, "it is too large to be evidence of a ban or the proof of a model")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise UnprovedError("the file is not text") from error
+
+
+def _open_file(path: Path) -> int:
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    raise OSError(0, "this is no ordinary file")
+
+
+# The task of a run that is checked: found, compared with what was agreed on, and made once for all files.
+
+
+Outcome = Problem | None | RecomputeError
+
+
+class AgreedTask:
+    """The task that a manifest names, or that the reader does in its place; without either, a built-in one.
+
+    A file is run only if it is byte for byte the agreed one. Without a manifest nobody can tell, and a file that the reader names
+    is run on the reader's word. The manifest's own is run only if the reader has agreed to run those bytes, or does so now
+    (`trust`): else `ConsentError`.
+    """
+
+    def __init__(self, manifest: Manifest | None, spec: str | None, trust: str | None = None) -> None:
+        self._manifest = manifest
+        self._wrong: str | None = None  # how the reader's file differs from the agreed one
+        if manifest is not None and spec is None:
+            require_consent(manifest, trust)
+        file, pinned = Path("" if spec is None else parse_spec(spec)[0]), None
+        if manifest is not None and file.suffix == ".py" and file.is_file():
+            self._manifest = replace(manifest, task=file.name, folder=file.parent)  # in place of the one beside it
+            try:
+                pinned = relocated(manifest, file).pinned
+            except ManifestError as error:
+                self._wrong = str(error)
+        self._own = None if spec is None or self._wrong is not None else make_task(spec, code=pinned)
+        self._recomputing = cache(lambda run: _outcome(self._for_recomputing, run))
+        self._weights = cache(lambda run: _outcome(self._for_weights, run))
+
+    def for_recomputing(self, run: Run) -> Problem | None:
+        """The task as the members computed with it, on its data; None on a machine without the run's device."""
+        return _result(self._recomputing(run))
+
+    def for_weights(self, run: Run) -> Problem:
+        """The task's model, to tell which weight is which. It needs neither the run's device nor its data."""
+        problem = _result(self._weights(run))
+        assert problem is not None
+        return problem
+
+    def _for_recomputing(self, run: Run) -> Problem | None:
+        manifest = self._manifest
+        problem = problem_of(run, self._task(run))
+        differences = [] if manifest is None or problem is None else mismatches(manifest, problem.task, problem)
+        if differences:
+            raise RecomputeError("; ".join(differences))
+        return problem
+
+    def _for_weights(self, run: Run) -> Problem:
+        task, manifest = self._task(run), self._manifest
+        wrong = None if manifest is None else code_mismatch(manifest, code_file(manifest.task, task, manifest.folder))
+        if wrong is not None:
+            raise RecomputeError(wrong)
+        problem = Problem(task, one_by_one=True)  # asked for, so that no batch is drawn to find out
+        if problem.size != run.parameters.size:
+            raise RecomputeError(f"the task has {problem.size} parameters, the run agreed on {run.parameters.size}")
+        return problem
+
+    def _task(self, run: Run) -> Task:
+        if self._wrong is not None:
+            raise RecomputeError(self._wrong)
+        if self._own is not None:
+            return self._own
+        return built_in_task(run) if self._manifest is None else self._manifest.make_task()
+
+
+def _outcome(make: Callable[[Run], Problem | None], run: Run) -> Outcome:
+    """Keep an error too: what fails for one file fails for all."""
+    try:
+        return make(run)
+    except RecomputeError as error:
+        return error
+    except Exception as error:  # the task is its author's: anything can go wrong in it
+        return task_fails(error)
+
+
+def _result(outcome: Outcome) -> Problem | None:
+    if isinstance(outcome, RecomputeError):
+        raise outcome
+    return outcome
+
 
 __all__ = ["Result", "Verdict", "VerifyError", "expand", "verify", "verify_path", "verify_paths"]
 
@@ -300,3 +485,90 @@ def _is_model(text: str) -> bool:
 
 def _capital(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
+
+
+# Evidence in words: what was claimed, who decided, what can be repeated, and what it does not say.
+
+
+_SIDE: dict[GuiltySide, Ballot] = {
+    GuiltySide.ACCUSED: "accused",
+    GuiltySide.ACCUSER: "accuser",
+    GuiltySide.WITHHELD: "withheld",
+}
+_GRADIENT = (
+    "the gradient of {target} in step {step}, from the state before that step ({state}…) and the seed drawn for it"
+)
+_PART = "part {part} of step {step}, from what its contributors and its owner signed"
+_REPEATED = {
+    ChargeKind.GRADIENT: _GRADIENT,
+    ChargeKind.DEVIATION: _GRADIENT,
+    ChargeKind.AUDITED_REPORT: _GRADIENT + ", and from that its report",
+    ChargeKind.REPORT: _PART,
+    ChargeKind.AGGREGATE: _PART,
+    ChargeKind.COVER: _PART,
+}
+
+
+def explain_ban(proof: Proof) -> tuple[str, ...]:
+    """What the file of a ban says, a paragraph each; all of it was checked, but for the recomputation."""
+    members = ", ".join(map(proof.name, proof.roster.members))
+    lines = [
+        "Claimed: " + " ".join(story_of(_trial(proof))),
+        f"Who the members were follows from the run's founders: the file holds every change since, each signed by a quorum. In "
+        f"step {proof.step} they were {members}.",
+    ]
+    if proof.voters:
+        voters = ", ".join(map(proof.name, proof.voters))
+        lines.append(
+            f"Voted for the ban: {voters}. {proof.roster.quorum} decide, and the file holds no more than it takes."
+        )
+    return (
+        *lines,
+        f"Can be repeated: {_repeatable(proof)}.",
+        "Says nothing of intent: a bug, another version, other hardware or broken memory look the same. Only a key is banned.",
+    )
+
+
+def explain_model(proof: ModelProof) -> tuple[str, ...]:
+    """What the proof of a model says, a paragraph each; all of it was checked, but for the weights."""
+    members = ", ".join(map(proof.name, proof.roster.members))
+    return (
+        f"Claimed: the run ended after {proof.record.updates} updates with the state {proof.state.hex()}.",
+        f"Who the members were follows from the run's founders: the file holds every change since, each signed by a quorum. At "
+        f"the end they were {members}.",
+        f"Signed by {proof.signers} of them; {proof.roster.quorum} are a quorum. Each made the last update itself.",
+        "Can be repeated: the digests of the weights beside it, as the task names them.",
+        "Says nothing of quality, nor of steps that nobody audited.",
+    )
+
+
+def _trial(proof: Proof) -> Trial:
+    judged = proof.judgement
+    side = _SIDE[GuiltySide.ACCUSED if judged.verdict is None else judged.verdict]
+    return Trial(
+        kind=judged.kind.name.lower(),
+        target=proof.name(PeerId(judged.target)),
+        step=judged.step,
+        verdict=side,
+        accuser=None if judged.accuser is None else proof.name(PeerId(judged.accuser)),
+        part=judged.part,
+        banned=proof.name(proof.banned),
+        votes={proof.name(voter): side for voter in proof.voters},
+        quorum=proof.roster.quorum,
+    )
+
+
+def _repeatable(proof: Proof) -> str:
+    judged = proof.judgement
+    if judged.kind == ChargeKind.EQUIVOCATION:
+        return "both signatures, which are in the file; nothing else is needed"
+    if proof.exhibit is None:
+        return "nothing but the signatures: the file holds votes"
+    state = "" if proof.state is None else proof.state.hex()[:8]
+    what = _REPEATED[judged.kind].format(
+        target=proof.name(PeerId(judged.target)), step=judged.step, part=judged.part, state=state
+    )
+    basis = (
+        "and the banned peer signed itself what that starts from" if proof.own_word else f"but {proof.not_own_word()}"
+    )
+    return f"{what}, {basis}"

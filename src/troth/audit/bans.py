@@ -3,18 +3,17 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from troth.api.evidence_files import read_text
-from troth.api.verify import Result, Verdict
-from troth.audit.report import Check, Report
-from troth.audit.states import Found, read_model
-from troth.audit.strict_files import FileError, files_in, load_tensors
+from troth.api.verify import Result, Verdict, read_text
+from troth.audit.files import FileError, files_in, load_tensors
+from troth.audit.report import AuditReport, Check
+from troth.audit.states import StateFiles, read_model
 from troth.audit.walk import Walked
 from troth.crypto import PeerId, blob_digest
 from troth.evidence.file_format import BanFile, from_text
 from troth.evidence.signed_records import names_in
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
-from troth.protocol.wire.messages import Kind
+from troth.protocol.wire.messages import ChargeKind
 from troth.training.work import state_digest
 
 _MOST_BLOBS = 1 << 40  # bytes; the files are mapped, not read whole
@@ -28,7 +27,7 @@ class BanChecker:
         folder: Path,
         run: Run,
         walked: Walked,
-        report: Report,
+        report: AuditReport,
         verify: Callable[[Sequence[Path]], Iterator[Verdict]],
     ) -> None:
         self._folder = folder
@@ -38,7 +37,7 @@ class BanChecker:
         self._verify = verify
         self._proved: set[tuple[int, str]] = set()  # steps and keys of bans
 
-    def check(self, found: Found) -> None:
+    def check(self, found: StateFiles) -> None:
         for verdict in self._verify(files_in(self._folder, "ban-*.json")):
             self._check_file(verdict)
         for path in files_in(self._folder, "state-*.safetensors"):
@@ -76,7 +75,7 @@ class BanChecker:
                 return f"it holds another signed record of step {at} than the journal"
         return None
 
-    def _check_state(self, path: Path, found: Found) -> None:
+    def _check_state(self, path: Path, found: StateFiles) -> None:
         try:
             digest = state_digest(read_model(path, self._run.parameters.size))
             if path.stem != f"state-{digest.hex()[:16]}":
@@ -110,7 +109,7 @@ class BanChecker:
     def _rests_on(self, step: int, peer: PeerId) -> str:
         """What is left of a ban without evidence."""
         judged = next(j for j in self._walked.records[step].judgements if j.banned == peer)
-        if judged.kind == Kind.EQUIVOCATION or step not in self._walked.retraced:
+        if judged.kind == ChargeKind.EQUIVOCATION or step not in self._walked.retraced:
             return "it rests on the signatures under its record; ask another member for it"
         return "the votes in the journal were counted; ask another member for it"
 

@@ -7,22 +7,19 @@ from pathlib import Path
 
 import msgspec
 
-from troth.api.agreed_task import AgreedTask
-from troth.api.verify import Verdict, verify_paths
+from troth.api.verify import AgreedTask, Verdict, verify_paths
 from troth.audit.bans import BanChecker
-from troth.audit.entries import JournalReader
-from troth.audit.model import check_model
-from troth.audit.report import Report
+from troth.audit.files import check_changes, check_mark, check_model, check_restart, check_slots, read_changes
+from troth.audit.journal import JournalReader, SignatureChecker
+from troth.audit.report import AuditReport
 from troth.audit.sample import Sampler
-from troth.audit.signatures import SignatureChecker
-from troth.audit.small_files import check_changes, check_mark, check_restart, check_slots, read_changes
 from troth.audit.states import StateChecker
 from troth.audit.walk import Walk, Walked
 from troth.errors import OperatorError, printable
+from troth.network.disk.journal import FILE
 from troth.network.disk.lock import is_in_use
-from troth.network.disk.roster_changes import FILE
 from troth.network.manifest.manifest import Manifest
-from troth.protocol.history.entries import FORMAT
+from troth.protocol.history import FORMAT
 from troth.protocol.wire.frames import CertifiedRecord
 
 MOST_SAMPLE = 1_000_000
@@ -52,10 +49,10 @@ def audit(
     manifest: Manifest,
     options: AuditOptions | None = None,
     tell: Callable[[str], None] = lambda _where: None,
-) -> Report:
+) -> AuditReport:
     """Check everything in a peer's folder; `tell` hears where the audit is. Raises `AuditError` if there is nothing to audit."""
     options = options or AuditOptions()
-    report = Report(manifest.run.id.hex())
+    report = AuditReport(manifest.run.id.hex())
     try:
         reader = _open(folder, manifest, report)
         return _Audit(folder, manifest, options, report, tell).check(reader)
@@ -75,7 +72,7 @@ class _First(msgspec.Struct):
     what: _Begin
 
 
-def _open(folder: Path, manifest: Manifest, report: Report) -> JournalReader:
+def _open(folder: Path, manifest: Manifest, report: AuditReport) -> JournalReader:
     if not folder.is_dir():
         raise AuditError(printable(f"{folder} is no folder: name a peer's folder, as `troth join` leaves it"))
     journal = folder / "journal"
@@ -116,7 +113,7 @@ def _expect_run(folder: Path, first: Path, manifest: Manifest) -> None:
 
 class _Audit:
     def __init__(
-        self, folder: Path, manifest: Manifest, options: AuditOptions, report: Report, tell: Callable[[str], None]
+        self, folder: Path, manifest: Manifest, options: AuditOptions, report: AuditReport, tell: Callable[[str], None]
     ) -> None:
         self._folder = folder
         self._manifest = manifest
@@ -124,7 +121,7 @@ class _Audit:
         self._report = report
         self._tell = tell
 
-    def check(self, reader: JournalReader) -> Report:
+    def check(self, reader: JournalReader) -> AuditReport:
         folder, run, report, options = self._folder, self._manifest.run, self._report, self._options
         # Before hours of other checks: a person may have to agree to it.
         task = AgreedTask(self._manifest, options.task, options.trust) if options.recompute else None

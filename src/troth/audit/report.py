@@ -27,7 +27,7 @@ class Check(Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class FolderFinding:
     """Something that is wrong, and where."""
 
     check: Check
@@ -57,7 +57,7 @@ class Unchecked:
 
 
 @dataclass
-class Report:
+class AuditReport:
     """Filled in by the checkers, one after the other."""
 
     run: str  # the id
@@ -66,7 +66,7 @@ class Report:
     retraced: int = 0  # steps whose record was derived from their announcements
     closed: bool = False
     counts: Counter[Check] = field(default_factory=Counter)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[FolderFinding] = field(default_factory=list)
     unchecked: list[Unchecked] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)  # what a reader should know, and is in order
     more_findings: int = 0  # beyond those that are kept
@@ -77,7 +77,7 @@ class Report:
 
     def wrong(self, check: Check, where: str, what: str) -> None:
         if len(self.findings) < MOST_TOLD:
-            self.findings.append(Finding(check, where, what))
+            self.findings.append(FolderFinding(check, where, what))
         else:
             self.more_findings += 1
 

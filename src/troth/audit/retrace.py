@@ -27,16 +27,15 @@ from troth.protocol.core.channel import (
     Said,
     Scatter,
 )
-from troth.protocol.core.coins import Coins
-from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.core.records import StepRecord
-from troth.protocol.core.run import Run
+from troth.protocol.core.roles import Coins
+from troth.protocol.core.run import CannotGoOnError, Run
 from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.step.closing import close_run
 from troth.protocol.step.step import run_step
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import NO_BASIS, Clip, Envelope, Kind, Malformed, Message, Phase, said_as
+from troth.protocol.wire.messages import NO_BASIS, ChargeKind, Clip, Envelope, Malformed, Message, Phase, said_as
 from troth.protocol.wire.primitives import Primitives
 
 R = TypeVar("R")
@@ -212,7 +211,7 @@ class _Equivocated(NothingNoticed):
 
     def equivocations(self, step: int) -> Equivocations:
         nothing = Envelope(b"", bytes(64))
-        found = [j for j in self.record.judgements if j.kind == Kind.EQUIVOCATION]
+        found = [j for j in self.record.judgements if j.kind == ChargeKind.EQUIVOCATION]
         return {
             PeerId(j.target): (Slot(self.run, j.step, 0, j.attempt, self.record.incarnation), nothing, nothing)
             for j in found

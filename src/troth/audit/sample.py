@@ -7,13 +7,13 @@ what is looked at. Only states that are in the folder can be used, and the run's
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
-from troth.api.agreed_task import AgreedTask
-from troth.audit.report import Check, Report
-from troth.audit.states import Found, read_model
+from troth.api.verify import AgreedTask
+from troth.audit.report import AuditReport, Check
+from troth.audit.states import StateFiles, read_model
 from troth.audit.walk import Walked
 from troth.crypto import Digest, PeerId, stream
 from troth.errors import OperatorError
-from troth.evidence.errors import RecomputeError
+from troth.evidence.file_format import RecomputeError
 from troth.evidence.recompute import task_fails, work_elsewhere
 from troth.evidence.signed_records import Name, names_in
 from troth.network.manifest.manifest import Manifest
@@ -44,7 +44,7 @@ class _Drawn:
 class Sampler:
     """Computes again what was drawn."""
 
-    def __init__(self, manifest: Manifest, walked: Walked, found: Found, report: Report, tell: Tell) -> None:
+    def __init__(self, manifest: Manifest, walked: Walked, found: StateFiles, report: AuditReport, tell: Tell) -> None:
         self._manifest = manifest
         self._run: Run = manifest.run
         self._walked = walked

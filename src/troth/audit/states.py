@@ -7,16 +7,15 @@ from pathlib import Path
 
 import msgspec
 
-from troth.audit.report import Check, Report
+from troth.audit.files import FileError, files_in, load_tensors, read_bytes
+from troth.audit.report import AuditReport, Check
 from troth.audit.retrace import Updates
-from troth.audit.strict_files import FileError, files_in, load_tensors, read_bytes
 from troth.audit.walk import Walked
 from troth.crypto import Digest
 from troth.network.disk import audit_records, checkpoints
-from troth.network.disk.aggregates import AggregateFiles
 from troth.network.disk.audit_records import SavedAuditRecord
-from troth.network.disk.checkpoints import SavedState
-from troth.protocol.broadcast.signed_slots import SlotKey
+from troth.network.disk.checkpoints import AggregateFiles, SavedState
+from troth.protocol.broadcast.link import SlotKey
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.core.records import StepRecord, aggregates_digest
 from troth.protocol.core.run import Run
@@ -32,7 +31,7 @@ _BYTES_A_PARAMETER = 64  # of model and optimizer; AdamW has 12
 
 
 @dataclass
-class Found:
+class StateFiles:
     """Files that were found right, for the sample."""
 
     models: dict[Digest, Path] = field(default_factory=dict)  # by the digest of their content
@@ -55,7 +54,7 @@ class StateChecker:
         folder: Path,
         run: Run,
         walked: Walked,
-        report: Report,
+        report: AuditReport,
         chains: set[Digest],  # all ends that the journal's chain has had
         signed: SlotKey | None,  # the last slot that this peer signed
     ) -> None:
@@ -67,9 +66,9 @@ class StateChecker:
         self._signed = signed
         self._files = AggregateFiles(folder, run.parameters.size)
         self._contents: dict[int, Digest] = {}  # of states, by the step that they begin
-        self.found = Found()
+        self.found = StateFiles()
 
-    def check(self) -> Found:
+    def check(self) -> StateFiles:
         states = files_in(self._folder, "step-*.json")
         if not states:
             self._report.skipped(str(self._folder), "it holds no checkpoint")

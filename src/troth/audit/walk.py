@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from troth.audit.entries import Place
-from troth.audit.gap import Gap, begin_after, measurable
-from troth.audit.report import Check, Report
+from troth.audit.journal import Claim, Place, SignatureChecker
+from troth.audit.report import AuditReport, Check
 from troth.audit.retrace import (
     PaperTools,
     RetraceError,
@@ -16,17 +15,99 @@ from troth.audit.retrace import (
     open_said,
     restarted,
 )
-from troth.audit.signatures import Claim, SignatureChecker
-from troth.audit.unseen import UnseenSteps
 from troth.crypto import Digest, PeerId, blob_digest, signed_bytes
 from troth.protocol.core.records import StepRecord
+from troth.protocol.core.roles import NO_PENDING_AUDITS
+from troth.protocol.core.roster import APPLIED_STEPS, STRIKE_STEPS, TAU_STEPS, Scales
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import NO_MODEL, State
-from troth.protocol.history.entries import Entry, Recorded, Said, Signed
-from troth.protocol.history.follow import Followed, HistoryEnd, open_next, state_after
-from troth.protocol.history.record import Flaw, record_of, step_of
+from troth.protocol.history import (
+    Entry,
+    Flaw,
+    Followed,
+    HistoryEnd,
+    Recorded,
+    Said,
+    Signed,
+    follow_changes,
+    open_next,
+    record_of,
+    state_after,
+    step_of,
+)
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced
+from troth.protocol.wire.primitives import Primitives
+
+# A history whose beginning was deleted: members follow from the records that changed them, the rest from what is left.
+#
+# A peer keeps the last 20 files of its journal, and every record that changed the members. Strikes, link disputes and the
+# lengths of earlier updates stand in deleted records, so for a while not every field of a record can be derived.
+
+
+_OF_SCALES = frozenset({"tau", "factor", "state after"})
+_OF_ROSTER = frozenset({"slowed", "link disputes", "expelled", "absent", "standing"})
+_OF_DOOR = frozenset(
+    {"candidates", "admitted"}
+)  # for a probation: who was admitted lately, and what tickets were made for
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The first step that is left of a history."""
+
+    step: int
+
+    def forgiven(self, state: State[Updates]) -> frozenset[str]:
+        """Fields of this state's record that depend on deleted records."""
+        found: frozenset[str] = frozenset()
+        if not self._knows_scales(state):
+            found |= _OF_SCALES
+        if state.step <= self.step + 2 * state.roster.door.probation:
+            found |= _OF_DOOR
+        return found | _OF_ROSTER if state.step <= self.step + STRIKE_STEPS else found
+
+    def _knows_scales(self, state: State[Updates]) -> bool:
+        return len(state.scales.applied) == APPLIED_STEPS and len(state.scales.medians) == TAU_STEPS
+
+    def filled(self, state: State[Updates], record: StepRecord) -> State[Updates]:
+        """The state with what it lacks taken from the record of its step, which a quorum signed."""
+        if state.step <= self.step + 1:
+            state = replace(state, earlier_randomness=Digest(record.seed_randomness))
+        if self._knows_scales(state):
+            return state
+        return replace(state, scales=replace(state.scales, tau=record.tau))
+
+
+def begin_after(
+    run: Run, record: StepRecord, changes: Sequence[CertifiedRecord], tools: Primitives
+) -> State[Updates] | Flaw:
+    """The state before the first record that is left, if the changes before it follow from the founders."""
+    roster = follow_changes(run, changes, tools)
+    if isinstance(roster, Flaw):
+        return roster
+    updates = record.updates - record.updated
+    unknown = Digest(bytes(32))  # the draw before it stands in a deleted record
+    return State(
+        step=record.step,
+        roster=replace(roster, updates=updates),
+        training=updates,
+        model=Digest(record.state_before),
+        randomness=unknown,
+        earlier_randomness=Digest(record.seed_randomness),
+        scales=Scales(record.tau, updates=updates),
+        pending_audits=NO_PENDING_AUDITS,
+        audit_records={},
+        incarnation=record.incarnation,
+    )
+
+
+def measurable(state: State[Updates]) -> State[Updates]:
+    """The state for a step to be made again: without any earlier update its limit could not be computed (SPEC U3)."""
+    if state.scales.applied or not state.scales.updates:
+        return state
+    return replace(state, scales=replace(state.scales, applied=(0.0,)))
+
 
 _STATES = 256  # that are kept, to compare checkpoints with: of a large model there are three in 48 steps
 _WITH_MESSAGES = 8  # of these, with the messages of their last steps
@@ -70,7 +151,7 @@ class Walk:
         run: Run,
         ends: int,  # updates after which the run closes
         changes: Sequence[CertifiedRecord],  # that changed the roster, for a journal without a beginning
-        report: Report,
+        report: AuditReport,
         signatures: SignatureChecker,
         *,
         whole: bool,
@@ -242,3 +323,33 @@ class Walk:
         return state_after(
             self._run, state, followed, state.training + record.updated, Digest(record.state_after), self._tools
         )
+
+
+# Steps that a peer did not see through: said in ranges, since a peer may be away for long.
+
+
+_AWAY = "the journal holds no announcements there: this peer was away, or they were left out"
+
+
+class UnseenSteps:
+    """Steps whose record rests on its signatures alone."""
+
+    def __init__(self, report: AuditReport) -> None:
+        self._report = report
+        self._first: int | None = None
+        self._last = -1
+        self._why = ""
+
+    def add(self, step: int, why: str | None = None) -> None:
+        """Note a step, and why it was not retraced: by default, since nothing of it is there."""
+        reason = why or _AWAY
+        if self._first is None or step != self._last + 1 or reason != self._why:
+            self.tell()
+            self._first, self._why = step, reason
+        self._last = step
+
+    def tell(self) -> None:
+        if self._first is not None:
+            steps = f"step {self._first}" if self._first == self._last else f"steps {self._first} to {self._last}"
+            self._report.skipped(f"draws and verdicts of {steps}", f"{self._why}; members' signatures are right")
+        self._first = None

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from troth.cli.output import OutputError, claim
-from troth.cli.progress import Tally
+from troth.cli.progress import OutputError, Tally, claim
 from troth.errors import OperatorError
 
 if TYPE_CHECKING:
-    from troth.simulation.chaos.judge import Verdict
-    from troth.simulation.chaos.plan import Plan
-    from troth.simulation.chaos.trace import TraceLog
-    from troth.simulation.chaos.world import World
+    from troth.workshop.chaos.judge import WorldVerdict
+    from troth.workshop.chaos.plan import Plan
+    from troth.workshop.chaos.trace import TraceLog
+    from troth.workshop.chaos.world import World
 
 _INTERRUPTED = 130
 _MOST_SHRUNK = 3  # of many worlds: the others most likely broke in the same way
@@ -100,16 +99,16 @@ class _Worlds:
     steps: int
 
     def __post_init__(self) -> None:
-        from troth.simulation.chaos.draws import DRAWS
-        from troth.simulation.chaos.plan_file import MOST_PEERS
         from troth.specs import pick
+        from troth.workshop.chaos.draws import DRAWS
+        from troth.workshop.chaos.plan_file import MOST_PEERS
 
         if self.least_peers < 1 or self.most_peers > MOST_PEERS:
             raise ChaosError(f"--peers must be from 1 to {MOST_PEERS}, got {self.peers}")
         pick(DRAWS, self.draw, "draw")
 
     def plan(self, seed: int) -> "Plan":
-        from troth.simulation.chaos.draws import DRAWS
+        from troth.workshop.chaos.draws import DRAWS
 
         return DRAWS[self.draw](seed, least_peers=self.least_peers, most_peers=self.most_peers, steps=self.steps)
 
@@ -147,7 +146,7 @@ def _range(text: str, option: str, *, single: bool = False) -> tuple[int, int]:
 
 
 def _play_again(path: Path, *, drawn: bool, trace: bool) -> bool:
-    from troth.simulation.chaos.plan_file import load
+    from troth.workshop.chaos.plan_file import load
 
     file = load(path)
     return bool(_one(file.drawn if drawn else file.smallest, trace=trace))
@@ -156,18 +155,20 @@ def _play_again(path: Path, *, drawn: bool, trace: bool) -> bool:
 def _seed(worlds: _Worlds, seed: int, folder: Path, *, trace: bool, smaller: bool) -> bool:
     if folder.exists() and not folder.is_dir():
         raise ChaosError(f"{folder} is a file, and a folder of that name is for what broke: choose another with --out")
-    from troth.simulation.chaos.judge import Verdict
+    from troth.workshop.chaos.judge import WorldVerdict
 
     plan = worlds.plan(seed)
     broken = _one(plan, trace=trace)
     if broken:
-        _Findings(folder, Verdict(plan.seed, str(plan), broken), plan, worlds.replay(plan.seed)).save(smaller=smaller)
+        _Findings(folder, WorldVerdict(plan.seed, str(plan), broken), plan, worlds.replay(plan.seed)).save(
+            smaller=smaller
+        )
     return bool(broken)
 
 
 def _one(plan: "Plan", *, trace: bool) -> list[str]:
     """Play a plan and print what happened; return the promises that it broke."""
-    from troth.simulation.chaos.trace import TraceLog
+    from troth.workshop.chaos.trace import TraceLog
 
     log = TraceLog(plan) if trace else None
     if log is None:
@@ -190,8 +191,7 @@ def _played(plan: "Plan", log: "TraceLog | None") -> "tuple[World | None, list[s
 
     import torch
 
-    from troth.simulation.chaos.judge import broken_in
-    from troth.simulation.chaos.play import play
+    from troth.workshop.chaos.judge import broken_in, play
 
     torch.set_num_threads(1)  # as in `judge`
     world = None
@@ -226,7 +226,7 @@ def _step_lines(world: "World | None") -> Iterator[str]:
 def _many(worlds: _Worlds, seeds: range, out: Path, minutes: float | None, *, smaller: bool) -> bool:
     """Play all on all cores; say what broke as soon as it is known, and look closer when all were played."""
     totals: Counter[str] = Counter()
-    broken: list[Verdict] = []
+    broken: list[WorldVerdict] = []
     done, interrupted = 0, False
     try:
         with closing(_verdicts(worlds, seeds, minutes)) as verdicts:
@@ -253,11 +253,11 @@ def _many(worlds: _Worlds, seeds: range, out: Path, minutes: float | None, *, sm
     return bool(broken)
 
 
-def _verdicts(worlds: _Worlds, seeds: range, minutes: float | None) -> "Generator[Verdict]":
+def _verdicts(worlds: _Worlds, seeds: range, minutes: float | None) -> "Generator[WorldVerdict]":
     """Verdicts as they come, with a bar that shows how far it is."""
     import os
 
-    from troth.simulation.chaos.workers import judge_all
+    from troth.workshop.chaos.judge import judge_all
 
     start = time.monotonic()
     until = None if minutes is None else start + 60 * minutes
@@ -276,7 +276,7 @@ def _verdicts(worlds: _Worlds, seeds: range, minutes: float | None) -> "Generato
             tally.show(done, words, left if until is None else max(0.0, min(left, until - now)))
 
 
-def _say_broken(verdict: "Verdict", replay: str, say: Callable[[str], None]) -> None:
+def _say_broken(verdict: "WorldVerdict", replay: str, say: Callable[[str], None]) -> None:
     say(f"seed {verdict.seed} broke a promise: {verdict.plan}")
     for text in verdict.broken:
         say(f"  {text}")
@@ -291,14 +291,14 @@ class _Findings:
     """Folder with the plan of a world that broke a promise, a smaller plan, and its trace."""
 
     folder: Path
-    verdict: "Verdict"
+    verdict: "WorldVerdict"
     drawn: "Plan"
     replay: str  # command that plays the drawn plan again
 
     def save(self, *, smaller: bool, closer: bool = True) -> None:
         """Write the plan at once, so that an interruption loses nothing; then a smaller one, and its trace."""
         from troth.files import write_text
-        from troth.simulation.chaos.trace import TraceLog
+        from troth.workshop.chaos.trace import TraceLog
 
         claim(self.folder, {}, overwrite=True)
         self._write(self.drawn)
@@ -317,7 +317,7 @@ class _Findings:
                 typer.echo(f"  {text}")
 
     def _shrunk(self) -> "Plan":
-        from troth.simulation.chaos.shrink import MOST_WORLDS, breaks_like, shrink
+        from troth.workshop.chaos.shrink import MOST_WORLDS, breaks_like, shrink
 
         smallest = self.drawn
         with Tally(f"shrinking seed {self.drawn.seed}", MOST_WORLDS) as tally:
@@ -334,7 +334,7 @@ class _Findings:
 
     def _write(self, small: "Plan", broken: list[str] | None = None) -> None:
         from troth.files import write_text
-        from troth.simulation.chaos.plan_file import FORMAT, PlanFile, to_text
+        from troth.workshop.chaos.plan_file import FORMAT, PlanFile, to_text
 
         shrunk = None if small == self.drawn else small
         file = PlanFile(FORMAT, tuple(self.verdict.broken), self.drawn, shrunk)

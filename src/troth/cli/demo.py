@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from troth.cli.watch.page import HOST, PageHost, PageOptions, PagePort, offer_to_open, stay_up
+from troth.cli.watch import HOST, PageHost, PageOptions, PagePort, offer_to_open, stay_up
 
 _PEERS, _LIARS, _START = 8, 3, 30
 
@@ -27,8 +27,8 @@ def demo(
     typer.echo(f"From step {_START} on, {_LIARS} of them send their gradients times −1000.")
     typer.echo("Starting …", err=True)
 
-    from troth.api.threads import use_threads
-    from troth.cli.output import claim
+    from troth.api.steps import use_threads
+    from troth.cli.progress import claim
 
     use_threads(1)
     folder = claim(out, {}, overwrite=True)
@@ -45,10 +45,10 @@ def _play(folder: Path, seed: int, steps: int, started: float) -> None:
     from troth.cli.swarm import play
     from troth.evidence.verify import verify_ban
     from troth.files import write_text
-    from troth.lab import plot_runs
-    from troth.lab.comparison import contenders
-    from troth.simulation import Scenario, simulate
-    from troth.swarm.plan import SwarmPlan, rehearsal
+    from troth.workshop.lab.plots import plot_runs
+    from troth.workshop.lab.sweep_file import contenders
+    from troth.workshop.simulation import Scenario, simulate
+    from troth.workshop.swarm_peers import SwarmPlan, rehearsal
 
     typer.echo(
         f"  Troth: {_PEERS} processes on this machine, each with a key, a journal and TLS connections to all others"

@@ -10,7 +10,7 @@ import typer
 from troth.errors import OperatorError
 
 if TYPE_CHECKING:
-    from troth.training.hardware.measurement import Measurement, Spread
+    from troth.training.measurement import Measurement, Spread
 
 _LINE_EVERY_S = 5.0
 _MOST_PEERS = 1024
@@ -43,11 +43,11 @@ def doctor(
 
     Example: troth doctor --task digits
     """
-    from troth.api.threads import use_threads
+    from troth.api.steps import use_threads
     from troth.cli.fields import as_options
     from troth.training import Problem, check_pure, make_task
-    from troth.training.hardware.classes import class_digest, describe
-    from troth.training.hardware.measurement import measure
+    from troth.training.hardware import class_digest, describe
+    from troth.training.measurement import measure
 
     with as_options({"threads"}):
         use_threads(threads)
@@ -146,7 +146,7 @@ def _figures(way: "Spread", found: "Measurement") -> tuple[str, ...]:
 def advice(found: "Measurement", peers: int) -> list[str]:
     """Say in plain words what the measurement means."""
     from troth.protocol.core.run import most_byzantine
-    from troth.protocol.step.deviation import ACCUSE
+    from troth.protocol.step.audits import ACCUSE
 
     exact = "In a run of one class audits are exact: nothing can be hidden."
     h = rounded_up(found.deviation)

@@ -44,7 +44,7 @@ def export(
         raise ExportError(f"{place} is not there: name a peer's folder, or one of its checkpoints")
 
     with telling("loading PyTorch"):
-        from troth.events.words import metrics_in_words
+        from troth.events.phrases import metrics_in_words
         from troth.network.disk.checkpoints import find_model
         from troth.network.manifest.manifest import Manifest
         from troth.protocol.wire.primitives import Primitives
@@ -92,7 +92,7 @@ def invite(
 
     Example: troth invite runs/digits-1a2b3c4d
     """
-    from troth.network.disk.proofs import invitation_from
+    from troth.network.disk.chunks import invitation_from
 
     run, invitation = invitation_from(folder)
     typer.echo(
@@ -104,8 +104,8 @@ def invite(
 def _certificate(place: Path, run: "Digest", state: "Digest", found: Path) -> str | None:
     """The peer's own `model.json`, if it proves that the run ended with this state (SPEC E4). Raises `ExportError` if it ended
     with another, and a person named the folder: the newest checkpoint is not there any more."""
-    from troth.api.evidence_files import read_text
-    from troth.evidence.errors import UnprovedError
+    from troth.api.verify import read_text
+    from troth.evidence.file_format import UnprovedError
     from troth.evidence.verify_model import verify_model
 
     folder = place if place.is_dir() else place.parent.parent

@@ -13,7 +13,7 @@ import typer
 
 from troth.cli.fields import Trust, agree, as_options
 from troth.cli.progress import telling
-from troth.cli.watch.page import HOST, Page, PageHost, PageOptions, PagePort
+from troth.cli.watch import HOST, Page, PageHost, PageOptions, PagePort
 from troth.errors import OperatorError, printable
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def join(
     with telling("loading PyTorch"):
         from troth.api.member import join as join_run
         from troth.network.manifest.manifest import Manifest
-        from troth.network.node.telling.metrics import check_extra
+        from troth.network.node.metrics import check_extra
         from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
         from troth.training.weights import how_to_load
 
@@ -177,13 +177,13 @@ def join(
 
 def _live(node: "Node", place: Path, screen: "_Screen") -> None:
     """Train to the end, or exit with what people need to know."""
-    from troth.network.mesh.inbox import StoppedError
+    from troth.network.mesh import StoppedError
     from troth.network.node.node import BannedError
-    from troth.protocol.core.errors import AlarmError
+    from troth.protocol.core.run import AlarmError
     from troth.protocol.recovery.following import TwoHistoriesError
-    from troth.protocol.recovery.knocking import DoorClosedError
     from troth.protocol.recovery.ledger import ForkedError
     from troth.protocol.recovery.member import RemovedError
+    from troth.protocol.recovery.requests import DoorClosedError
 
     stop = _Stop(node, say=screen.say)
     try:
@@ -246,7 +246,7 @@ class _Stop:
 @contextmanager
 def _naming_folder() -> Iterator[None]:
     """Add the option that chooses another folder, where that is the way out."""
-    from troth.network.disk.errors import DiskError
+    from troth.network.disk.lock import DiskError
 
     try:
         yield
@@ -292,7 +292,7 @@ class _Screen:
     a picture."""
 
     def __init__(self, every_s: float) -> None:
-        from troth.network.node.telling.narrator import Narrator
+        from troth.network.node.telling import Narrator
 
         self._narrator = Narrator(self.say, every_s=every_s, traffic=True, lively=every_s < float("inf"))
         self._console: Console | None = None  # above whose picture lines are printed

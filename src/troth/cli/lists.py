@@ -31,8 +31,8 @@ _EXAMPLES = {
 
 def attacks() -> None:
     """List the attacks, with their options."""
-    from troth.attacks import ATTACK, ATTACK_PLUGINS, ATTACKS
-    from troth.simulation.lockstep.door.specs import STRANGERS
+    from troth.workshop.attacks import ATTACK, ATTACK_PLUGINS, ATTACKS
+    from troth.workshop.simulation.stranger_specs import STRANGERS
 
     _print((name, _line(kind)) for name, kind in ATTACKS.items())
     typer.echo("\nStrangers at the door, for --probation 32 --strangers noise:at=20 (troth simulate):")
@@ -43,9 +43,10 @@ def attacks() -> None:
 
 def defences() -> None:
     """List the defences."""
-    from troth.aggregation import RULES, RuleEntry
-    from troth.simulation import TROTH
-    from troth.simulation.lockstep.defences import RULE, RULE_PLUGINS
+    from troth.workshop.rules.memory import RuleEntry
+    from troth.workshop.rules.table import RULES
+    from troth.workshop.simulation import TROTH
+    from troth.workshop.simulation.scenario import RULE, RULE_PLUGINS
 
     typer.echo(f"{TROTH:<20}the protocol: no server to trust, liars are caught by recomputing and banned with evidence")
     typer.echo("\nWith a trusted server that bans nobody, as in prior work:")
@@ -80,7 +81,7 @@ def tasks(
 def _described(problem: "Problem") -> Iterator[str]:
     """What the check found out, one line each."""
     from troth.crypto import derive
-    from troth.training.file_reads import files_read
+    from troth.training.determinism import files_read
 
     task, batch = problem.task, problem.batch(derive(0, "how long"))
     flat_D = problem.initial(0)
@@ -138,7 +139,7 @@ def example(
     if kind is None:
         _print((name, f"{about}: troth example {name} > {file}") for name, (about, file) in _EXAMPLES.items())
         return
-    typer.echo((files("troth.cli.templates") / f"{kind}.py").read_text(encoding="utf-8"), nl=False)
+    typer.echo((files("troth.cli") / f"templates/{kind}.py").read_text(encoding="utf-8"), nl=False)
 
 
 def _line(thing: Any) -> str:

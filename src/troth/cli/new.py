@@ -66,7 +66,7 @@ def new(
 def _print(path: Path, built: "BuiltManifest") -> None:
     from troth.network.manifest.consent import code_to_run
     from troth.network.manifest.cost import StepCost, duration
-    from troth.network.manifest.resilience import Resilience
+    from troth.network.manifest.manifest import Resilience
 
     manifest, timeouts = built.manifest, built.manifest.timeouts
     typer.echo(f"Wrote {path}: {manifest.task}, {manifest.parameters.size:,} parameters, {manifest.steps:,} steps.")
@@ -90,8 +90,8 @@ def _print(path: Path, built: "BuiltManifest") -> None:
 def _continuation(manifest: "Manifest", origin: "Origin") -> list[str]:
     """Where the run goes on from, and everything that is not as it was there."""
     from troth.evidence.verify_model import verify_state
-    from troth.network.manifest.continuing import differences
-    from troth.training.schedules import rate_at
+    from troth.network.manifest.builder import differences
+    from troth.training.optimizers import rate_at
 
     old, proof = origin.manifest, verify_state(origin.proof)
     lines = [f"It continues run {old.run.id.hex()[:8]}: {proof.sentence()}."]
@@ -107,7 +107,7 @@ def _continuation(manifest: "Manifest", origin: "Origin") -> list[str]:
 
 def _parcel(path: Path, built: "BuiltManifest") -> list[str]:
     """The files that everybody needs, one line for each."""
-    from troth.network.manifest.initial_state import initial_state_file, origin_file
+    from troth.network.manifest.files import initial_state_file, origin_file
 
     manifest = built.manifest
     lines = [path.name, *map(str, built.code)]

@@ -5,15 +5,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
+from troth.cli.fields import as_options
 from troth.errors import printable
+from troth.workshop.lab import results
+from troth.workshop.lab.results import OutputError
 
 if TYPE_CHECKING:
-    from troth.simulation import StepReport
+    from troth.workshop.simulation import StepReport
+
 
 _LINE_EVERY_S = 5.0
 _PATIENCE_S = 2.0  # before the first sign of life
@@ -65,7 +70,7 @@ class Live:
         self._task = self._progress.add_task(label, total=steps, words=self._words)
 
     def step(self, report: "StepReport") -> None:
-        from troth.events.words import withstanding
+        from troth.events.phrases import withstanding
 
         if report.metrics:
             self._metric = _in_words(report.metrics) + "  "
@@ -163,3 +168,24 @@ class Tally:
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+# Output folders of commands: as `lab.results` says, with its fields as options.
+
+
+__all__ = ["OutputError", "claim", "claimed"]
+
+_OPTIONS = ("out", "overwrite")
+
+
+def claim(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Path:
+    """Make the folder, and check that it can be written to and holds no other run's summary."""
+    with as_options(_OPTIONS):
+        return results.claim(folder, config, overwrite=overwrite)
+
+
+@contextmanager
+def claimed(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Iterator[Path]:
+    """Claim a folder for the work inside; if that fails, folders that were made for it and are still empty go again."""
+    with as_options(_OPTIONS), results.claimed(folder, config, overwrite=overwrite) as made:
+        yield made

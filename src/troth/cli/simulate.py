@@ -7,17 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from troth.api.threads import use_threads
+from troth.api.steps import use_threads
 from troth.cli.fields import as_options, flags_of, takes
-from troth.cli.output import claimed
-from troth.cli.progress import Live
-from troth.cli.watch.page import HOST, Page, PageHost, PageOptions, PagePort
+from troth.cli.progress import Live, claimed
+from troth.cli.watch import HOST, Page, PageHost, PageOptions, PagePort
 from troth.errors import OperatorError
-from troth.evidence import RunSummary, slug
-from troth.lab.results import MODEL, EventWriter, save_results
-from troth.simulation import Scenario, Started, StepReport, start
+from troth.evidence.file_format import RunSummary, slug
 from troth.specs import file_of
 from troth.training.weights import write_model
+from troth.workshop.lab.results import MODEL, EventWriter, save_results
+from troth.workshop.simulation import Scenario, Started, StepReport, start
 
 
 class SimulateError(OperatorError):

@@ -9,14 +9,13 @@ import typer
 
 from troth.cli.fields import Trust, agree
 from troth.cli.join import say_now
-from troth.cli.watch.page import HOST, Page, PageHost, PageOptions, PagePort
+from troth.cli.watch import HOST, Page, PageHost, PageOptions, PagePort
 
 if TYPE_CHECKING:
-    from troth.evidence import RunSummary
+    from troth.evidence.file_format import RunSummary
     from troth.network.manifest.manifest import Manifest
-    from troth.swarm.child import Trace
-    from troth.swarm.plan import SwarmPlan
-    from troth.swarm.run import Swarm
+    from troth.workshop.swarm import Swarm
+    from troth.workshop.swarm_peers import SwarmPlan, Trace
 
 
 def swarm(
@@ -75,12 +74,12 @@ def swarm(
     import torch
 
     from troth.cli.fields import as_options
-    from troth.cli.output import claimed
+    from troth.cli.progress import claimed
     from troth.files import write_text
-    from troth.lab import plot_runs
     from troth.network.manifest.consent import code_to_run, remember
     from troth.network.manifest.manifest import Manifest
-    from troth.swarm.plan import SwarmPlan, rehearsal
+    from troth.workshop.lab.plots import plot_runs
+    from troth.workshop.swarm_peers import SwarmPlan, rehearsal
 
     torch.set_num_threads(threads)
     attacks, behaviours = tuple(attack or ("sign-flip",)), tuple(behaviour or ())
@@ -124,8 +123,8 @@ def play(
     plan: "SwarmPlan", run: "Manifest", folder: Path, *, evaluate_every: int = 10, threads: int = 1
 ) -> "tuple[Swarm, RunSummary]":
     """Run a swarm until its last honest peer has ended; Ctrl-C stops all of them."""
-    from troth.swarm.plan import clear
-    from troth.swarm.run import Swarm
+    from troth.workshop.swarm import Swarm
+    from troth.workshop.swarm_peers import clear
 
     clear(folder, plan.peers)
     problem = run.problem(run.make_task())
@@ -143,21 +142,21 @@ class _Screen:
     """One view of all processes: the steps of the first honest peer, and the notes of all honest peers."""
 
     def __init__(self, processes: "Swarm") -> None:
-        from troth.network.node.telling.narrator import Narrator
+        from troth.network.node.telling import Narrator
 
         self._swarm = processes
         self._step = 0
         self._narrator = Narrator(say_now)
 
     def show(self, trace: "Trace") -> None:
-        from troth.swarm.child import Ended, Note, Stepped
+        from troth.workshop.swarm_peers import ChildEnded, ChildNote, ChildStepped
 
         match trace:
-            case Note(peer, text) if peer in self._swarm.honest:
+            case ChildNote(peer, text) if peer in self._swarm.honest:
                 self._narrator.note(f"peer{peer}: {text}")
-            case Ended(peer, how) if how != "done" and peer in self._swarm.honest:
+            case ChildEnded(peer, how) if how != "done" and peer in self._swarm.honest:
                 say_now(f"peer{peer} ended: {how} (see {self._swarm.out / f'peer{peer}' / 'log.txt'})")
-            case Stepped(peer, event) if peer in self._swarm.honest and event.step > self._step:
+            case ChildStepped(peer, event) if peer in self._swarm.honest and event.step > self._step:
                 self._step = event.step
                 self._narrator.stepped(event)
 

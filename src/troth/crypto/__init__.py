@@ -10,14 +10,27 @@ from troth.crypto.hashing import (
     chunk_hashes,
     digest_of_chunks,
     digest_of_leaves,
+    leaf_hash,
+    merkle_tree,
+    node_hash,
+    root_from_path,
     side_by_side,
     smallest_hash,
     tagged_hash,
 )
-from troth.crypto.identity import Identity, KeyFileError, PeerId, Signature, valid_peer, verify
-from troth.crypto.merkle import leaf_hash, merkle_tree, node_hash, root_from_path
+from troth.crypto.identity import (
+    PROTOCOL_VERSION,
+    Identity,
+    KeyFileError,
+    PeerId,
+    Signature,
+    Slot,
+    coin_commitment,
+    signed_bytes,
+    valid_peer,
+    verify,
+)
 from troth.crypto.projection import project, projection_signs, sign_bytes
-from troth.crypto.signing import PROTOCOL_VERSION, Slot, coin_commitment, signed_bytes
 from troth.crypto.streams import Seed, Stream, derive, stream
 
 __all__ = [

@@ -34,7 +34,7 @@ def project(key: Digest, rows: int, start: int, vectors_PD: NDArray[np.float64])
 
     Coordinates with the same word have the same signs in sixteen rows: they are added up first, and 65,536 sums get their signs.
     The products differ from those with `projection_signs` in the order of additions only. For large vectors
-    `troth.kernels.differences` does the same with bytes instead of words, and without the vectors in float64.
+    `troth.clip.kernels` does the same with bytes instead of words, and without the vectors in float64.
     """
     words_DW = _words(key, rows, start, start + vectors_PD.shape[1])
     products: list[NDArray[np.float64]] = []

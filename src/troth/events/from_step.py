@@ -10,25 +10,25 @@ import msgspec
 
 from troth.crypto import PeerId
 from troth.events.kinds import Audit, Ballot, Ban, Began, Candidate, KnownPeer, Returned, Source, Stepped, Trial, Work
-from troth.events.stories import story_of
-from troth.evidence.ballots import ballot_on
+from troth.events.phrases import story_of
 from troth.evidence.bans import evidence_name, reason_for
+from troth.evidence.file_format import ballot_on
 from troth.protocol.core.records import Judgement, StepRecord
 from troth.protocol.core.roles import Roles
 from troth.protocol.core.roster import Roster, least_to_move
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome
-from troth.protocol.wire.messages import Announced, Kind, Verdict, Vote, said_as
+from troth.protocol.wire.messages import Announced, ChargeKind, GuiltySide, Vote, said_as
 
 NameOf = Callable[[PeerId], str]
 Votes = Mapping[PeerId, Announced]
 
 _MOST_TRIALS = 64  # of one step that are told: liars can bring up many more, and everyone's ban is told besides
 _MOST_PAIRS = 16  # of one step that are told: liars can name many
-_BALLOTS: dict[Verdict, Ballot] = {
-    Verdict.ACCUSED: "accused",
-    Verdict.ACCUSER: "accuser",
-    Verdict.WITHHELD: "withheld",
+_BALLOTS: dict[GuiltySide, Ballot] = {
+    GuiltySide.ACCUSED: "accused",
+    GuiltySide.ACCUSER: "accuser",
+    GuiltySide.WITHHELD: "withheld",
 }
 
 
@@ -163,7 +163,7 @@ def _trials(record: StepRecord, votes: Mapping[int, Votes], name: NameOf, quorum
 def _trial(step: int, judged: list[Judgement], votes: Mapping[int, Votes], name: NameOf, quorum: int) -> Trial:
     judgement, *others = judged
     banned = judgement.banned
-    cast = {} if judgement.kind == Kind.EQUIVOCATION else votes.get(judgement.attempt, {})
+    cast = {} if judgement.kind == ChargeKind.EQUIVOCATION else votes.get(judgement.attempt, {})
     trial = Trial(
         kind=judgement.kind.name.lower(),
         target=name(PeerId(judgement.target)),

@@ -4,6 +4,6 @@ A member makes evidence (`bans`, `make_exhibit`), a file carries it (`file_forma
 (`verify`, `open_exhibit`) and repeats the disputed computation (`recompute`, `recompute_part`).
 """
 
-from troth.evidence.summary import RunSummary, slug
+from troth.evidence.file_format import RunSummary, slug
 
 __all__ = ["RunSummary", "slug"]

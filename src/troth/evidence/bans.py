@@ -1,43 +1,48 @@
 """Evidence of bans: collecting everything that a stranger needs to check them offline."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from troth.crypto import PeerId, Signature
-from troth.evidence.ballots import convicts
 from troth.evidence.file_format import (
     FORMAT,
     LAST_STEPS,
     BanFile,
     Blobs,
+    Exhibit,
+    PartProof,
     SignedMessage,
+    UnprovedError,
     checksum,
+    convicts,
     signed_by,
     signed_message,
     to_text,
 )
-from troth.evidence.make_exhibit import make_exhibit
+from troth.evidence.open_exhibit import open_exhibit, wrong_reporters
 from troth.evidence.signed_records import founding_of
 from troth.files import safe_name
-from troth.protocol.core.records import Judgement
+from troth.protocol.core.records import Judgement, StepRecord
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
-from troth.protocol.core.state import Outcome
-from troth.protocol.history.record import SignedRecord, sign_off
+from troth.protocol.core.state import AuditRecord, Disclosure, Outcome
+from troth.protocol.history import SignedRecord, sign_off
+from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.frames import CertifiedRecord
-from troth.protocol.wire.messages import Announced, Kind, Vote, said_as
+from troth.protocol.wire.messages import Announced, ChargeKind, Vote, said_as
+from troth.protocol.wire.primitives import Primitives
 from troth.training.work import Training
 
 _REASONS = {
-    Kind.GRADIENT: "its gradient of step {step} does not follow from its seed",
-    Kind.AUDITED_REPORT: "its report of step {step} does not follow from its gradient",
-    Kind.REPORT: "its report about part {part} does not follow from the gradient it committed to",
-    Kind.AGGREGATE: "its aggregate of part {part} is wrong, or it let a wrong report about it pass",
-    Kind.COVER: "it let a wrong report about part {part} pass in step {step}",
-    Kind.EQUIVOCATION: "it said two different things in one announcement of step {step}",
-    Kind.DEVIATION: "its gradient of step {step} is farther off than other hardware explains",
+    ChargeKind.GRADIENT: "its gradient of step {step} does not follow from its seed",
+    ChargeKind.AUDITED_REPORT: "its report of step {step} does not follow from its gradient",
+    ChargeKind.REPORT: "its report about part {part} does not follow from the gradient it committed to",
+    ChargeKind.AGGREGATE: "its aggregate of part {part} is wrong, or it let a wrong report about it pass",
+    ChargeKind.COVER: "it let a wrong report about part {part} pass in step {step}",
+    ChargeKind.EQUIVOCATION: "it said two different things in one announcement of step {step}",
+    ChargeKind.DEVIATION: "its gradient of step {step} is farther off than other hardware explains",
 }
 
 
@@ -125,7 +130,7 @@ def ban_evidence(run: Run, history: History, certified: Certified, judgement: Ju
     assert banned is not None
     accuser = None if judgement.accuser is None else seen.accuses[judgement.attempt][PeerId(judgement.accuser)]
     shown = make_exhibit(run, judgement, seen, [last.seen.record for last in history.last])
-    slot, *equivocation = seen.equivocations[banned] if judgement.kind == Kind.EQUIVOCATION else (None,)
+    slot, *equivocation = seen.equivocations[banned] if judgement.kind == ChargeKind.EQUIVOCATION else (None,)
     unsummed = BanFile(
         format=FORMAT,
         banned=banned.hex(),
@@ -162,3 +167,96 @@ def _state_at(step: int, history: History, seen: Outcome[Training]) -> Training 
     """The model at the start of that step, one of the last ones."""
     outcomes = (*(last.seen for last in history.last), seen)
     return next((one.state.audit_records[step].training for one in outcomes if step in one.state.audit_records), None)
+
+
+# Making an exhibit: the signed messages and the blobs that a ban can be recomputed from (SPEC E3).
+
+
+@dataclass(frozen=True)
+class ExhibitWithBlobs:
+    """An exhibit and its blobs; both are empty where a ban rests on votes alone."""
+
+    exhibit: Exhibit | None = None
+    blobs: Blobs = field(default_factory=dict)
+
+
+def make_exhibit(
+    run: Run, judgement: Judgement, seen: Outcome[Training], before: Sequence[StepRecord]
+) -> ExhibitWithBlobs:
+    """Make the exhibit of this judgement, and open it as a stranger would; keep it only if it holds. Nothing shows that a message
+    was never sent, and the accused may be gone from the record. `before` are the records of the steps before."""
+    made = _exhibit_of(judgement, seen)
+    disputed = next((record for record in (*before, seen.record) if record.step == judgement.step), None)
+    if made.exhibit is None or disputed is None:
+        return ExhibitWithBlobs()
+    try:
+        reporters = wrong_reporters(seen.record, judgement.step)
+        open_exhibit(run, made.exhibit, judgement, disputed, reporters, Primitives())
+    except UnprovedError:
+        return ExhibitWithBlobs()
+    return made
+
+
+def _exhibit_of(judgement: Judgement, seen: Outcome[Training]) -> ExhibitWithBlobs:
+    """As far as this peer holds the messages: an observer, or a member that came back since, has none."""
+    match judgement.kind:
+        case ChargeKind.REPORT | ChargeKind.AGGREGATE:
+            wanted = (judgement.attempt, judgement.part)
+            found = next((one for one in seen.disclosed if (one.attempt, one.part) == wanted), None)
+            return ExhibitWithBlobs() if found is None else _of_part(judgement, found)
+        case ChargeKind.GRADIENT | ChargeKind.AUDITED_REPORT | ChargeKind.COVER:
+            kept = seen.state.audit_records.get(judgement.step)
+            return ExhibitWithBlobs() if kept is None else _of_audit(judgement, kept, seen.record)
+        case _:
+            return ExhibitWithBlobs()  # an equivocation proves itself, and a deviation rests on votes
+
+
+def _of_part(judgement: Judgement, found: Disclosure) -> ExhibitWithBlobs:
+    """Of a report its sender's own messages; of an aggregate all that its owner had before it."""
+    whole = judgement.kind == ChargeKind.AGGREGATE
+    senders = sorted(found.proven_parts) if whole else [PeerId(judgement.target)]
+    proven_parts = {sender: found.proven_parts[sender] for sender in senders}
+    exhibit = Exhibit(
+        attempt=found.attempt,
+        commits=_signed(found.commits, senders),
+        clips=[signed_message(found.clip)] if whole else [],
+        reports=_signed(found.reports, senders),
+        accuses=[signed_message(found.accuse)] if whole and found.accuse is not None else [],
+        projection_key=found.projection_key.hex(),
+        aggregates=[aggregate.hex() for aggregate in found.aggregates],
+        parts=[
+            PartProof(sender.hex(), proven.blob.digest.hex(), [node.hex() for node in proven.path])
+            for sender, proven in proven_parts.items()
+        ],
+    )
+    blobs = [*(proven.blob for proven in proven_parts.values()), found.center]
+    return ExhibitWithBlobs(exhibit, {blob.digest: blob for blob in blobs})
+
+
+def _of_audit(judgement: Judgement, kept: AuditRecord[Training], record: StepRecord) -> ExhibitWithBlobs:
+    """Commitments, and what was said about the aggregates. The gradient itself is recomputed from its seed."""
+    target = PeerId(judgement.target)
+    if judgement.kind == ChargeKind.GRADIENT:
+        commit = signed_message(kept.accused(target, ChargeKind.GRADIENT))
+        return ExhibitWithBlobs(Exhibit(0, [commit], [], [], [], "", [], []))
+    if target in kept.probed:
+        return ExhibitWithBlobs()  # it was accused of a report that it never sent (SPEC J5)
+    cover = judgement.kind == ChargeKind.COVER
+    reporters = sorted(wrong_reporters(record, judgement.step)) if cover else [PeerId(judgement.target)]
+    blobs = Blob.cut(kept.aggregate_D, kept.bounds)
+    owner = PeerId(judgement.target)
+    exhibit = Exhibit(
+        attempt=kept.attempt,
+        commits=_signed(kept.commits, reporters),
+        clips=_signed(kept.clips, [owner]) if cover else [],
+        reports=_signed(kept.reports, sorted(kept.reports) if cover else reporters),
+        accuses=_signed(kept.accuses, [owner]) if cover else [],
+        projection_key=kept.projection_key.hex(),
+        aggregates=[blob.digest.hex() for blob in blobs],
+        parts=[],
+    )
+    return ExhibitWithBlobs(exhibit, {blob.digest: blob for blob in blobs})
+
+
+def _signed(announced: Mapping[PeerId, Announced], senders: Iterable[PeerId]) -> list[SignedMessage]:
+    return [signed_message(announced[sender]) for sender in senders]

@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from troth.crypto import Digest
 from troth.evidence.bans import BanEvidence
-from troth.evidence.errors import RecomputeError
-from troth.evidence.file_format import Blobs
+from troth.evidence.file_format import Blobs, RecomputeError
 from troth.evidence.verify import Proof
 from troth.files import write_text
 from troth.protocol.core.parts import part_bounds

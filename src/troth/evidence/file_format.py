@@ -5,18 +5,24 @@ contributors' commitments), the accusation, the votes that convict, the signed m
 the signed record that banned. Nothing in it is to be believed before `verify.py` has checked it.
 """
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
 
-from troth.crypto import Digest, PeerId
-from troth.protocol.core.records import MOST_OWED
-from troth.protocol.history.record import SignedRecord, exact_bytes
+from troth.crypto import Digest, PeerId, Slot, valid_peer
+from troth.protocol.core.records import MOST_OWED, Judgement
+from troth.protocol.history import SignedRecord, exact_bytes
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import Announced, Envelope
+from troth.protocol.wire.messages import Announced, Ballot, Envelope, GuiltySide, Malformed, Phase, Vote
+from troth.protocol.wire.primitives import Primitives
 
 FORMAT = "troth ban evidence 10"
 MOST_BYTES = 64 << 20  # of a file; honest members' messages come to far less
@@ -127,3 +133,128 @@ def signed_message(announced: Announced) -> SignedMessage:
 def signed_by(sender: PeerId, envelope: Envelope) -> SignedMessage:
     """An envelope of this sender as the file holds it."""
     return SignedMessage(sender.hex(), envelope.payload.hex(), envelope.signature.hex())
+
+
+# Votes on a charge: the ballot that a judgement asks for, and whether a vote convicts.
+
+
+def convicts(vote: Vote, judgement: Judgement) -> bool:
+    """Whether this is a vote for the verdict. Two ballots of one member on one charge count as none."""
+    answers = [ballot for ballot in vote.ballots if ballot_on(judgement, ballot.verdict, ballot.state) == ballot]
+    return [(ballot.verdict, ballot.state) for ballot in answers] == [(judgement.verdict, judgement.state)]
+
+
+def ballot_on(judgement: Judgement, verdict: GuiltySide, state: bytes) -> Ballot:
+    """The ballot that answers this judgement's charge with that verdict, found at that state."""
+    return Ballot(
+        judgement.accuser,
+        judgement.target,
+        judgement.kind,
+        judgement.step,
+        judgement.part,
+        verdict,
+        judgement.message,
+        state,
+    )
+
+
+# Reasons to refuse evidence: a file that proves nothing, and a computation that cannot be repeated.
+
+
+class UnprovedError(ValueError):
+    """The file does not prove its claim; the message says where it breaks."""
+
+
+class RecomputeError(ValueError):
+    """The disputed computation cannot be repeated from the files at hand; the message says why."""
+
+
+# Small checks that the verification of evidence is made of.
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Have whatever a decoder raises refuse the file."""
+    try:
+        yield
+    except UnprovedError:
+        raise
+    except (ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise UnprovedError(str(error)) from error
+
+
+def expect(holds: bool, otherwise: str) -> None:
+    """Raise `UnprovedError` with that reason unless the condition holds."""
+    if not holds:
+        raise UnprovedError(otherwise)
+
+
+def key_of(text: str) -> PeerId:
+    """Parse a public key; refuse bytes that are no valid one."""
+    key = exact_bytes(text)
+    expect(valid_peer(key), "not a valid key")
+    return PeerId(key)
+
+
+def digest_of(text: str) -> Digest:
+    """Parse a digest of 32 bytes."""
+    digest = exact_bytes(text)
+    expect(len(digest) == 32, "not a digest")
+    return Digest(digest)
+
+
+def open_signed(message: SignedMessage, slot: Slot, tools: Primitives) -> Announced:
+    """Decode a message that its sender signed for this slot."""
+    announced = tools.open(slot, key_of(message.sender), envelope_of(message))
+    if isinstance(announced, Malformed):
+        raise UnprovedError(f"a {Phase(slot.phase).name.lower()} message of step {slot.step}: {announced.reason}")
+    return announced
+
+
+# The summary of a run: the same bytes for the same scenario, so it holds no times, paths or dates.
+
+
+_LONGEST = 60  # characters of a task's, an attack's or a defence's name in the name of a folder
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """Content of `summary.json`; the command line, plots and the page all read it from here."""
+
+    version: str
+    peers: int
+    byzantine: list[int]
+    steps: int
+    attack: str | None
+    defence: str
+    metrics: dict[str, float]
+    curve: list[dict[str, float]]
+    details: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Write strict JSON: a number that is not finite (the loss of a ruined model) becomes null."""
+        fields = dataclasses.asdict(self)
+        details = fields.pop("details")
+        config = fields.pop("config")
+        return json.dumps(finite_or_none({**fields, **details, "config": config}), indent=2, allow_nan=False) + "\n"
+
+
+def slug(config: dict[str, Any]) -> str:
+    """A folder name that is the same for the same configuration and different for another."""
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
+    # A file goes by its name alone: folders in front of it would make a name too long for a file system.
+    task, defence, lie = (re.sub(r"[^:+]*/", "", str(config[key]))[:_LONGEST] for key in ("task", "defence", "attack"))
+    attack = f"{config['byzantine']}x-{lie}" if config["byzantine"] else "no-attack"
+    return re.sub(r"[^A-Za-z0-9.]+", "-", f"{task}-{defence}-{attack}-seed{config['seed']}-{digest}")
+
+
+def finite_or_none(value: Any) -> Any:
+    """The same value as strict JSON can write it: a number that is not finite becomes None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: finite_or_none(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite_or_none(item) for item in value]
+    return value

@@ -13,7 +13,7 @@ from troth.evidence.file_format import Founding, parsed
 from troth.evidence.signed_records import founding_of
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
-from troth.protocol.history.record import SignedRecord
+from troth.protocol.history import SignedRecord
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Step
 from troth.training.work import TensorDigest, digest_of_tensors

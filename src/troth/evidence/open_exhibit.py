@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from troth.crypto import Digest, PeerId, Slot
-from troth.evidence.checks import digest_of, expect, key_of, open_signed
-from troth.evidence.errors import UnprovedError
-from troth.evidence.file_format import Exhibit, SignedMessage
+from troth.evidence.file_format import Exhibit, SignedMessage, UnprovedError, digest_of, expect, key_of, open_signed
 from troth.protocol.core.records import (
     Judgement,
     StepRecord,
@@ -23,14 +21,14 @@ from troth.protocol.core.run import Run
 from troth.protocol.wire.messages import (
     Accuse,
     Announced,
+    ChargeKind,
     Clip,
     Commit,
-    Kind,
+    GuiltySide,
     Malformed,
     Phase,
     Report,
     ReportNumbers,
-    Verdict,
     said_as,
 )
 from troth.protocol.wire.primitives import Primitives
@@ -55,7 +53,7 @@ class OpenedExhibit:
 
 def wrong_reporters(record: StepRecord, step: int) -> frozenset[PeerId]:
     """Members whose report of that step this record calls wrong: an owner that covered let one of these pass."""
-    wrong = (Kind.AUDITED_REPORT, step, Verdict.ACCUSED)
+    wrong = (ChargeKind.AUDITED_REPORT, step, GuiltySide.ACCUSED)
     return frozenset(PeerId(j.target) for j in record.judgements if (j.kind, j.step, j.verdict) == wrong)
 
 
@@ -72,10 +70,10 @@ def open_exhibit(
     _expect_needed_messages(judgement, step, exhibit, messages, frozenset(proven_parts), reporters)
     roots = {peer: _root(commit) for peer, commit in messages.commits.items()}
     hardware = {peer: said_as(commit, Commit).hardware for peer, commit in messages.commits.items()}
-    if judgement.kind != Kind.AGGREGATE:  # an aggregate's owner signed the roots that it was made from
+    if judgement.kind != ChargeKind.AGGREGATE:  # an aggregate's owner signed the roots that it was made from
         recorded = step.commitments
         expect(all(recorded.get(peer) == root for peer, root in roots.items()), "the record says other gradients")
-    if judgement.kind == Kind.GRADIENT:
+    if judgement.kind == ChargeKind.GRADIENT:
         opened = OpenedExhibit(step, roots, {}, None, None, (), {}, hardware)
     else:
         key, aggregates = digest_of(exhibit.projection_key), tuple(map(digest_of, exhibit.aggregates))
@@ -124,11 +122,11 @@ class _Messages:
         """Digest of the message that the accused is judged by: the votes name it."""
         accused = PeerId(judgement.target)
         match judgement.kind:
-            case Kind.GRADIENT:
+            case ChargeKind.GRADIENT:
                 return self._digest(self.commits[accused])
-            case Kind.COVER:
+            case ChargeKind.COVER:
                 return self._digest(self.accuses[accused])
-            case Kind.AGGREGATE:
+            case ChargeKind.AGGREGATE:
                 heard = self._digest(self.accuses[accused]) if accused in self.accuses else None
                 return aggregate_message(self._digest(self.clips[accused]), heard)
             case _:
@@ -139,7 +137,7 @@ class _Messages:
         if self.accuse is None:
             return None
         sent = self._reports()
-        said = ((a.part, PeerId(a.target), a.message) for a in self.accuse.accusations if a.kind == Kind.REPORT)
+        said = ((a.part, PeerId(a.target), a.message) for a in self.accuse.accusations if a.kind == ChargeKind.REPORT)
         return frozenset((part, peer) for part, peer, report in said if part is not None and sent.get(peer) == report)
 
     def reports_basis(self) -> Digest:
@@ -167,17 +165,17 @@ def _expect_needed_messages(
     part = judgement.part is not None and judgement.part < step.parts
     same = exhibit.attempt == judgement.attempt
     match judgement.kind:
-        case Kind.GRADIENT:
+        case ChargeKind.GRADIENT:
             more = exhibit.projection_key or exhibit.aggregates or exhibit.attempt
             right = senders == (accused, NOBODY, NOBODY, NOBODY, NOBODY) and not more
-        case Kind.AUDITED_REPORT:
+        case ChargeKind.AUDITED_REPORT:
             right = senders == (accused, NOBODY, accused, NOBODY, NOBODY) and judgement.part is None
-        case Kind.REPORT:
+        case ChargeKind.REPORT:
             right = senders == (accused, NOBODY, accused, NOBODY, accused) and part and same
-        case Kind.AGGREGATE:
+        case ChargeKind.AGGREGATE:
             right = bool(commits) and commits == reports == proven and clips == accused and accuses <= accused
             right &= part and same
-        case Kind.COVER:
+        case ChargeKind.COVER:
             everyone = frozenset(map(PeerId, step.contributors))
             # Of all wrong reporters: an owner could otherwise show the right report of somebody else.
             right = NOBODY < commits == reporters <= reports == everyone and clips == accuses == accused and not proven
@@ -203,7 +201,7 @@ def _expect_same_work(
     for clip in (said_as(announced, Clip) for announced in messages.clips.values()):
         own = [center.digest for center in clip.centers if center.part == judgement.part]
         expect(own == [aggregates[judgement.part or 0]], "the owner did not announce this aggregate")
-        made = judgement.kind == Kind.COVER or clip.basis == roots_basis(roots, step.tau)
+        made = judgement.kind == ChargeKind.COVER or clip.basis == roots_basis(roots, step.tau)
         expect(made, "the aggregate was made from other gradients")
     if messages.accuse is not None:
         expect(messages.accuse.basis == messages.reports_basis(), "the owner had other reports")

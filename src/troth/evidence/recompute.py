@@ -10,29 +10,30 @@ from typing import Literal
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from troth.clip.centered_clip import judge_center
 from troth.crypto import Digest, PeerId
 from troth.errors import OperatorError
 from troth.evidence.companion_files import StateFile
-from troth.evidence.errors import RecomputeError
-from troth.evidence.file_format import Blobs
-from troth.evidence.recompute_part import blob_of, covers, exhibit_of, judge_part, project_of
+from troth.evidence.file_format import Blobs, RecomputeError
+from troth.evidence.open_exhibit import OpenedExhibit
 from troth.evidence.verify import Proof
-from troth.protocol.core.parts import Bounds, CommittedParts, commit_parts, part_bounds
+from troth.protocol.core.parts import Bounds, CommittedParts, ProvenPart, commit_parts, opens, part_bounds, rows_of
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import gradient_seed
+from troth.protocol.core.roster import part_taus
 from troth.protocol.core.run import Run
-from troth.protocol.core.scales import part_taus
-from troth.protocol.step.reports import CONVICT_AT, make_report, relative_errors
-from troth.protocol.wire.messages import Kind
-from troth.protocol.wire.primitives import Primitives
+from troth.protocol.step.audits import CONVICT_AT, COVER_AT, Project, make_report, relative_errors, report_errors
+from troth.protocol.wire.blob import Blob
+from troth.protocol.wire.messages import ChargeKind
+from troth.protocol.wire.primitives import Primitives, ReportTable
 from troth.specs import parse_spec
-from troth.training.layout import Layout
-from troth.training.optimizers import SGD
+from troth.training.optimizers import SGD, constant
 from troth.training.problem import Problem
-from troth.training.schedules import constant
 from troth.training.task import Task
 from troth.training.tasks import TASKS, make_task
+from troth.training.weights import Layout
 from troth.training.work import Training, TrainingWork, state_digest
 
 
@@ -143,11 +144,11 @@ def recompute(
 
     `problem` is asked for the run's task only if gradients have to be computed, after everything else was checked."""
     match proof.judgement.kind:
-        case Kind.GRADIENT:
+        case ChargeKind.GRADIENT:
             return _judged(proof, _Gradients.of(proof, training, problem))
-        case Kind.AUDITED_REPORT | Kind.COVER:
+        case ChargeKind.AUDITED_REPORT | ChargeKind.COVER:
             guilty = _audited(proof, _Gradients.of(proof, training, problem), blobs)
-        case Kind.REPORT | Kind.AGGREGATE:
+        case ChargeKind.REPORT | ChargeKind.AGGREGATE:
             guilty = judge_part(proof, blobs)
         case _:
             raise RecomputeError("nothing can be recomputed here: " + proof.rests_on())
@@ -253,3 +254,58 @@ def _audited(proof: Proof, gradients: _Gradients, blobs: Blobs) -> bool | None:
         if covers(shown, part, [peer], errors_P[part : part + 1]):
             return True
     return False
+
+
+# Recomputing a ban over one part: nothing but arithmetic on signed messages and their blobs (SPEC E3, T6, T7).
+
+
+def judge_part(proof: Proof, blobs: Blobs) -> bool:
+    """Whether the accused is guilty: of a wrong report about the part, or of a wrong aggregate of it."""
+    shown, part = exhibit_of(proof), proof.judgement.part
+    assert part is not None
+    bounds = part_bounds(proof.run.parameters.size, shown.step.parts)
+    proven_parts = {
+        peer: ProvenPart(blob_of(blobs, digest), path) for peer, (digest, path) in shown.proven_parts.items()
+    }
+    for peer, proven in proven_parts.items():
+        if not opens(proven, part, bounds, shown.roots[peer]):
+            raise RecomputeError(f"a part is not what {peer.hex()} committed to")
+    reporters = sorted(proven_parts)
+    rows_PD = rows_of([proven_parts[peer] for peer in reporters])
+    center_D, tau = blob_of(blobs, shown.aggregates[part]).numbers_D(), part_taus(shown.step.tau, bounds)[part]
+    said = ReportTable(tuple(shown.reports[peer] for peer in reporters)).about(part)
+    errors_P = report_errors(rows_PD, center_D, project_of(proof), bounds[part], said, tau)
+    if proof.judgement.kind == ChargeKind.REPORT:
+        return bool(errors_P[0] > CONVICT_AT)
+    residual, tolerance = judge_center(rows_PD, center_D, tau=tau)
+    wrong = residual > tolerance and bool(center_D.any())  # zeros say that there is none, which is no lie [A7]
+    return wrong or covers(shown, part, reporters, errors_P)
+
+
+def covers(shown: OpenedExhibit, part: int, reporters: list[PeerId], errors_P: NDArray[np.float64]) -> bool:
+    """Whether the owner said nothing about a report that is so wrong that the owner must have noticed."""
+    passed = {(part, peer) for peer, error in zip(reporters, errors_P, strict=True) if error > COVER_AT}
+    return shown.named is not None and bool(passed - shown.named)
+
+
+def exhibit_of(proof: Proof) -> OpenedExhibit:
+    """The opened exhibit, which a recomputation needs."""
+    if proof.exhibit is None:
+        raise RecomputeError("the file holds votes only, and nothing to recompute from")
+    return proof.exhibit
+
+
+def project_of(proof: Proof) -> Project:
+    """The projections of the disputed step."""
+    shown, parameters = exhibit_of(proof), proof.run.parameters
+    assert shown.projection_key is not None
+    return Primitives().projector(shown.projection_key, parameters.projections, parameters.size)
+
+
+def blob_of(blobs: Blobs, digest: Digest) -> Blob:
+    """The blob with this digest; the file beside the evidence is not believed."""
+    if digest not in blobs:
+        raise RecomputeError(f"blob {digest.hex()[:16]} is not beside the file")
+    if blobs[digest].digest != digest:
+        raise RecomputeError(f"blob {digest.hex()[:16]} is damaged")
+    return blobs[digest]

@@ -11,14 +11,13 @@ import msgspec
 
 from troth.crypto import Digest, PeerId
 from troth.errors import printable
-from troth.evidence.checks import expect, key_of
-from troth.evidence.errors import UnprovedError
-from troth.evidence.file_format import Founding
+from troth.evidence.file_format import Founding, UnprovedError, expect, key_of
+from troth.protocol import history as follow
+from troth.protocol import history as record
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, RunError
-from troth.protocol.history import follow, record
-from troth.protocol.history.record import SignedRecord, exact_bytes
+from troth.protocol.history import SignedRecord, exact_bytes
 from troth.protocol.wire.messages import MOST_MEMBERS
 from troth.protocol.wire.primitives import Primitives
 

@@ -10,36 +10,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from troth.crypto import Digest, PeerId, Slot, signed_bytes
-from troth.evidence.ballots import convicts
-from troth.evidence.checks import expect, key_of, open_signed, refusing
-from troth.evidence.errors import UnprovedError
 from troth.evidence.file_format import (
     FORMAT,
     LAST_STEPS,
     BanFile,
+    UnprovedError,
+    convicts,
     envelope_of,
+    expect,
     from_text,
+    key_of,
+    open_signed,
+    refusing,
 )
 from troth.evidence.open_exhibit import OpenedExhibit, open_exhibit, wrong_reporters
 from troth.evidence.signed_records import Name, follow_changes, known_run, names_in, open_record
 from troth.protocol.core.records import Judgement, StepRecord
-from troth.protocol.core.roles import Audit, PendingAudits, draw_roles
+from troth.protocol.core.roles import AuditDuty, PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.protocol.step.trials import AUDIT_KINDS
-from troth.protocol.wire.messages import NO_BASIS, Accusation, Accuse, Kind, Phase, Vote, said_as
+from troth.protocol.wire.messages import NO_BASIS, Accusation, Accuse, ChargeKind, Phase, Vote, said_as
 from troth.protocol.wire.primitives import Primitives
 
 __all__ = ["Proof", "UnprovedError", "verify_ban"]
 
 
 _FOUND = {
-    Kind.GRADIENT: "recomputed its gradient of step {step} and found that it does not follow from its seed",
-    Kind.AUDITED_REPORT: "recomputed its report of step {step} and found that it does not follow from its gradient",
-    Kind.REPORT: "found that its report about part {part} does not follow from the gradient it committed to",
-    Kind.AGGREGATE: "found that its aggregate of part {part} is wrong, or that it let a wrong report about it pass",
-    Kind.COVER: "found that it let a wrong report about part {part} pass in step {step}",
-    Kind.DEVIATION: "recomputed its gradient of step {step} and found it farther off than other hardware explains",
+    ChargeKind.GRADIENT: "recomputed its gradient of step {step} and found that it does not follow from its seed",
+    ChargeKind.AUDITED_REPORT: "recomputed its report of step {step} and found that it does not follow from its gradient",
+    ChargeKind.REPORT: "found that its report about part {part} does not follow from the gradient it committed to",
+    ChargeKind.AGGREGATE: "found that its aggregate of part {part} is wrong, or that it let a wrong report about it pass",
+    ChargeKind.COVER: "found that it let a wrong report about part {part} pass in step {step}",
+    ChargeKind.DEVIATION: "recomputed its gradient of step {step} and found it farther off than other hardware explains",
 }
 
 
@@ -80,7 +83,10 @@ class Proof:
         whoever is banned for an accusation there may have been shown another commitment than the file holds.
         """
         if self.disputed is None:
-            return self.judgement.kind in (Kind.REPORT, Kind.AGGREGATE) and self.banned == self.judgement.target
+            return (
+                self.judgement.kind in (ChargeKind.REPORT, ChargeKind.AGGREGATE)
+                and self.banned == self.judgement.target
+            )
         return self.banned in self.signers and self.state == self.disputed.state_before
 
     @property
@@ -105,7 +111,7 @@ class Proof:
     @property
     def rests_on_votes(self) -> bool:
         """Whether members' votes are all there is: nothing in the file can be recomputed, and no pair of messages shows it."""
-        return self.exhibit is None and self.judgement.kind != Kind.EQUIVOCATION
+        return self.exhibit is None and self.judgement.kind != ChargeKind.EQUIVOCATION
 
     def not_own_word(self) -> str:
         """Reason why a recomputation alone does not show that the ban is right, in plain words."""
@@ -117,7 +123,7 @@ class Proof:
     def sentence(self) -> str:
         """The claim, in one sentence."""
         banned = f"{self.name(self.banned)} was banned in step {self.step}"
-        if self.judgement.kind == Kind.EQUIVOCATION:
+        if self.judgement.kind == ChargeKind.EQUIVOCATION:
             return f"{banned}: it signed two different messages for one and the same slot."
         if self.banned == self.judgement.target:
             found = _FOUND[self.judgement.kind].format(step=self.judgement.step, part=self.judgement.part)
@@ -128,7 +134,7 @@ class Proof:
 
     def rests_on(self) -> str:
         """The assumption behind the claim, in plain words."""
-        if self.judgement.kind == Kind.EQUIVOCATION:
+        if self.judgement.kind == ChargeKind.EQUIVOCATION:
             return "Nobody's word is needed for that: both signatures are in the file."
         if self.rests_on_votes:
             return f"That rests on their votes: it is so unless {self.votes} members of this run lied together."
@@ -175,7 +181,7 @@ class _Claim:
 
     def prove(self, signers: Mapping[int, frozenset[PeerId]]) -> Proof:
         self._check_accusation()
-        if self.judgement.kind == Kind.EQUIVOCATION:
+        if self.judgement.kind == ChargeKind.EQUIVOCATION:
             self._check_equivocation()
             return Proof(self.run, self.judgement, self.before, self.record.step, (), self.roster)
         expect(not self.file.equivocation and self.file.phase == 0, "the file proves something else than it says")
@@ -190,7 +196,7 @@ class _Claim:
         expect((signed is not None) == (judgement.accuser is not None), "accuser and accusation do not fit")
         disputed = {old.step: old for old in (*self.before, record)}.get(judgement.step)
         expect(disputed is not None, "the disputed step is not among the records")
-        if judgement.kind in (*AUDIT_KINDS, Kind.COVER):
+        if judgement.kind in (*AUDIT_KINDS, ChargeKind.COVER):
             contributed = disputed is not None and judgement.target in disputed.commitments
             expect(contributed and judgement.step < record.step, "the accused had not contributed")
         else:
@@ -211,7 +217,7 @@ class _Claim:
         due = PendingAudits.between(self.before[-1], self.record)
         due = replace(due, everyone=True) if self.record.closing else due
         roles = draw_roles(self.run, self.roster, Digest(self.before[-1].randomness), due)
-        return Audit(PeerId(self.judgement.target), self.judgement.step) in roles.audits.get(accuser, ())
+        return AuditDuty(PeerId(self.judgement.target), self.judgement.step) in roles.audits.get(accuser, ())
 
     def _check_equivocation(self) -> None:
         """Check for two different payloads, both signed by the banned peer for the same slot: nobody's word is needed."""

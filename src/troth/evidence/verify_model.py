@@ -15,15 +15,13 @@ from torch import Tensor
 
 from troth.crypto import Digest
 from troth.errors import OperatorError
-from troth.evidence.checks import digest_of, expect, refusing
-from troth.evidence.errors import UnprovedError
-from troth.evidence.file_format import to_text
+from troth.evidence.file_format import UnprovedError, digest_of, expect, refusing, to_text
 from troth.evidence.model_file import FORMAT, ModelFile, from_text
 from troth.evidence.signed_records import Name, follow_changes, known_run, names_in, open_record
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
-from troth.protocol.history.record import SignedRecord
+from troth.protocol.history import SignedRecord
 from troth.protocol.wire.primitives import Primitives
 from troth.training.problem import Problem
 from troth.training.weights import same_tensors

@@ -1,13 +1,22 @@
 """Tasks, as users write them, and reproducible training on them."""
 
-from troth.training.errors import TaskError
-from troth.training.layout import Layout
-from troth.training.optimizers import LAMB, OPTIMIZERS, SGD, AdamW, Optimizer, State
+from troth.training.optimizers import (
+    LAMB,
+    OPTIMIZERS,
+    SCHEDULES,
+    SGD,
+    AdamW,
+    Optimizer,
+    Schedule,
+    State,
+    rate_at,
+    warmed_up,
+)
 from troth.training.problem import Problem
 from troth.training.purity import check_pure
-from troth.training.schedules import SCHEDULES, Schedule, rate_at, warmed_up
-from troth.training.task import Batch, Model, Task
+from troth.training.task import Batch, Model, Task, TaskError
 from troth.training.tasks import TASKS, make_task
+from troth.training.weights import Layout
 
 __all__ = [
     "LAMB",

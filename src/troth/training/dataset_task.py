@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from troth.crypto import Stream
 from troth.specs import check_keywords
-from troth.training.errors import TaskError
-from troth.training.task import Batch, Model, Task
+from troth.training.task import Batch, Model, Task, TaskError
 
 _ITEM, _LABELS = "item", "labels"  # names of tensors that an item of the dataset gives no names to
 

@@ -11,7 +11,7 @@ afterwards, since a notebook has other work to do in the same process:
 * sums of 16-bit products are not rounded to 16 bits between blocks;
 * attention without cuDNN's kernels, whose backward pass adds in any order. Flash and memory-efficient kernels obey the
   first setting, and the plain formula repeats anyway;
-* rows of a table by an index: PyTorch's gradient of an embedding has a race on CUDA (`randomness/lookups.py`);
+* rows of a table by an index: PyTorch's gradient of an embedding has a race on CUDA (`training/random_answers.py`);
 * `CUBLAS_WORKSPACE_CONFIG`, which cuBLAS reads once, from the environment, before its first product. It is set when this
   module is imported.
 
@@ -20,17 +20,21 @@ want something else wait (`_Held`).
 """
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import TracebackType
+from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
 import torch
 from torch import _C
 
-from troth.training.errors import TaskError
-from troth.training.user_code import place_of
+from troth.training.task import Task, TaskError
+from troth.training.user_code import LIBRARIES, is_users, place_of
 
 _WORKSPACE_NAME, _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 # Streams of a GPU share as many queues as this says, eight if nothing does; in one queue the first to wait holds up the others.
@@ -53,7 +57,7 @@ class NotRepeatableError(TaskError):
         )
 
 
-class Setting(NamedTuple):
+class ProcessSetting(NamedTuple):
     """One setting of the process: how to read and write it, and its value while a gradient is computed."""
 
     name: str
@@ -114,13 +118,13 @@ def check_environment(device: torch.device) -> None:
         )
 
 
-def settings(device_type: str, tf32: bool) -> tuple[Setting, ...]:
+def settings(device_type: str, tf32: bool) -> tuple[ProcessSetting, ...]:
     """Everything that is held for gradients on this kind of device."""
     # On a CPU an operation without a deterministic version repeats as a rule: `check_pure` tells.
     strict = device_type != "cpu"
     general = (
         _deterministic(_ERROR if strict else _WARN),
-        Setting(
+        ProcessSetting(
             "fill memory",
             _C._get_deterministic_fill_uninitialized_memory,
             _C._set_deterministic_fill_uninitialized_memory,
@@ -131,7 +135,7 @@ def settings(device_type: str, tf32: bool) -> tuple[Setting, ...]:
     return tuple(setting for setting in (*general, *(_accelerator(tf32) if strict else ())) if setting is not None)
 
 
-def _accelerator(tf32: bool) -> tuple[Setting | None, ...]:
+def _accelerator(tf32: bool) -> tuple[ProcessSetting | None, ...]:
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     return (
         _attribute(cudnn, "deterministic", True),
@@ -141,32 +145,32 @@ def _accelerator(tf32: bool) -> tuple[Setting | None, ...]:
         _attribute(matmul, "allow_bf16_reduced_precision_reduction", False),
         _attribute(matmul, "allow_fp16_reduced_precision_reduction", False),
         _attribute(matmul, "allow_fp16_accumulation", False),
-        Setting(
+        ProcessSetting(
             "attention by cuDNN", torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp, False
         ),
     )
 
 
-def _deterministic(mode: int) -> Setting:
+def _deterministic(mode: int) -> ProcessSetting:
     def put(value: int) -> None:
         # PyTorch's own function also imports and changes the compiler's configuration.
         _C._set_deterministic_algorithms(value > 0, warn_only=value == _WARN)
 
-    return Setting("algorithms", torch.get_deterministic_debug_mode, put, mode)
+    return ProcessSetting("algorithms", torch.get_deterministic_debug_mode, put, mode)
 
 
-def _attribute(owner: Any, name: str, wanted: Any) -> Setting | None:
+def _attribute(owner: Any, name: str, wanted: Any) -> ProcessSetting | None:
     """A flag that is an attribute of one of PyTorch's modules; older versions lack some of them."""
     if not hasattr(owner, name):
         return None
-    return Setting(name, lambda: getattr(owner, name), lambda value: setattr(owner, name, value), wanted)
+    return ProcessSetting(name, lambda: getattr(owner, name), lambda value: setattr(owner, name, value), wanted)
 
 
-def _precision(backend: Any, name: str, tf32: bool) -> Setting | None:
+def _precision(backend: Any, name: str, tf32: bool) -> ProcessSetting | None:
     """The inner precision of float32 for one kind of operation, in the words of this version of PyTorch."""
     operations = getattr(backend, name, None)
     if hasattr(operations, "fp32_precision"):
-        return Setting(
+        return ProcessSetting(
             name,
             lambda: _said(operations),
             lambda value: setattr(operations, "fp32_precision", value),
@@ -178,7 +182,9 @@ def _precision(backend: Any, name: str, tf32: bool) -> Setting | None:
     # Before 2.9 one setting is for CUDA's and the CPU's matrix products.
     precision = "high" if tf32 else "highest"
     if name == "matmul":
-        return Setting("matmul", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, precision)
+        return ProcessSetting(
+            "matmul", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, precision
+        )
     return None
 
 
@@ -203,8 +209,8 @@ class _Held:
         self._inside: list[int] = []  # threads, each as often as it is inside of a gradient
         self._waiting = 0
         self._wanted: tuple[str, bool] | None = None
-        self._before: list[tuple[Setting, Any]] = []
-        self._tables: dict[tuple[str, bool], tuple[Setting, ...]] = {}
+        self._before: list[tuple[ProcessSetting, Any]] = []
+        self._tables: dict[tuple[str, bool], tuple[ProcessSetting, ...]] = {}
 
     def take(self, device_type: str, tf32: bool) -> None:
         wanted = device_type, tf32 and device_type != "cpu"
@@ -261,3 +267,131 @@ _TOO_LATE = os.environ.get(_WORKSPACE_NAME) is None and torch.cuda.is_initialize
 os.environ.setdefault(_WORKSPACE_NAME, _WORKSPACE)
 _sharing = os.path.isdir(os.environ.get(_SHARING_NAME, _SHARING_FOLDER))
 os.environ.setdefault(_QUEUES_NAME, queues(_sharing))  # for speed alone: no bits depend on it
+
+
+# Files that a task reads and does not name in `data_files()`: with other bytes in them, peers would compute other gradients.
+#
+# Sees what Python opens (`open`, `numpy.load`, `torch.load`, Pillow, pandas), not what a library opens by itself in C or Rust
+# (HDF5, Arrow, safetensors): for those the digest of a few batches, in the manifest, has to do.
+
+
+Reads = dict[str, str]  # path -> the method that read it first
+
+_METHODS = ("model", "batch", "loss", "initialise", "evaluate")
+_CODE = (".py", ".pyc", ".pyi", ".so", ".pyd", ".dll", ".dylib", ".pth")
+_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", "/System/", "/Library/")
+_OWN = os.path.realpath(Path(__file__).parents[1]) + os.sep  # compiled loops are kept beside their source
+_ATTRIBUTE = "_troth_file_reads"  # on the task itself: equal tasks read equal files, and a task may not be hashable
+
+_active: list[Reads] = []
+_installed = False
+
+
+@contextmanager
+def recording() -> Iterator[Reads]:
+    """Collect the files that are opened for reading inside the block."""
+    global _installed
+    if not _installed:
+        sys.addaudithook(_hook)
+        _installed = True
+    reads: Reads = {}
+    _active.append(reads)
+    try:
+        yield reads
+    finally:
+        _active[:] = [other for other in _active if other is not reads]  # by identity: equal ones are different records
+
+
+@contextmanager
+def watching(task: Task) -> Iterator[None]:
+    """Remember with the task what is read inside the block."""
+    with recording() as reads:
+        yield
+    remember(task, reads)
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Record nothing inside the block: for files that we made ourselves, out of files that the task declares."""
+    paused, _active[:] = list(_active), []
+    try:
+        yield
+    finally:
+        _active[:] = [*paused, *_active]
+
+
+def remember(task: Task, reads: Reads) -> None:
+    """Add to what is known about a task, for instance what was read while its file was loaded."""
+    if data := {path: by for path, by in reads.items() if _is_data(path)}:
+        with suppress(AttributeError):  # a class with slots has no room for it
+            object.__setattr__(task, _ATTRIBUTE, {**data, **files_read(task)})
+
+
+def files_read(task: Task) -> Reads:
+    """Data files that this task has been seen reading, and the method that did so first."""
+    return dict(getattr(task, _ATTRIBUTE, {}))
+
+
+def check_declared(task: Task) -> None:
+    """Raise an error for the first file that was read and is not among `data_files()`."""
+    declared = {os.path.realpath(file) for file in task.data_files()}
+    for path, by in files_read(task).items():
+        if path not in declared:
+            raise TaskError(
+                f"{by} reads {path}, which data_files() does not name: peers with another file there would be banned; "
+                "return its path from data_files()"
+            )
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _active or event != "open":
+        return
+    path, _, flags = arguments
+    writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+    if writes or not isinstance(path, str | bytes | os.PathLike):
+        return
+    with suppress(OSError, ValueError):  # a name that is none: opening it fails by itself
+        name = os.path.realpath(os.fsdecode(path))
+        if reader := _reader():
+            for reads in _active:
+                reads.setdefault(name, reader)
+
+
+def _reader() -> str:
+    """The task's method that opens a file; empty where a library does so while it is imported, its fonts for instance."""
+    frame: FrameType | None = sys._getframe(2)
+    users = False
+    while frame is not None:
+        users = users or is_users(frame.f_code.co_filename)
+        if frame.f_code.co_filename.startswith("<frozen importlib") and not users:
+            return ""
+        own = frame.f_locals.get("self") if frame.f_code.co_name in _METHODS else None
+        if isinstance(own, Task):
+            return f"{frame.f_code.co_name}()"
+        frame = frame.f_back
+    return "the task"
+
+
+def _is_data(path: str) -> bool:
+    if (
+        path.endswith(_CODE)
+        or path.startswith((*LIBRARIES, *_SYSTEM, _OWN))
+        or ".dist-info/" in path
+        or ".egg-info/" in path
+    ):
+        return False
+    return Path(path).is_file() and not _is_of_a_distribution(path)
+
+
+def _is_of_a_distribution(path: str) -> bool:
+    """Whether the file belongs to an installed package, wherever that was put: its version is another matter than data."""
+    for folder in map(os.path.realpath, sys.path):
+        if path.startswith(folder + os.sep):
+            return path.removeprefix(folder + os.sep).partition(os.sep)[0] in _distributed()
+    return False
+
+
+@cache
+def _distributed() -> frozenset[str]:
+    """Top-level packages that come from an installed distribution."""
+    return frozenset(packages_distributions())

@@ -13,8 +13,7 @@ import torch
 
 from troth.crypto import Digest, Seed, blob_digest, derive, stream, tagged_hash
 from troth.specs import file_of
-from troth.training.errors import TaskError
-from troth.training.task import Task
+from troth.training.task import Task, TaskError
 
 _BATCHES = 4  # batches of public seeds
 

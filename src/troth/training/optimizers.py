@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
 from math import prod
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -24,10 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from troth import kernels
-from troth.aggregation import exact_norm
-from troth.aggregation.exact import DEPTH, LANES
-from troth.training.layout import Layout
+from troth.clip import kernels
+from troth.clip.exact import DEPTH, LANES, exact_norm
+from troth.training.weights import Layout
 
 # D coordinates, T tensors of the model
 
@@ -41,7 +41,7 @@ _MOST_TRUST = 10.0  # of LAMB in a tensor, as in its authors' code: without grad
 _BLOCK = 1 << 18
 
 
-class Step(NamedTuple):
+class OptimizerStep(NamedTuple):
     """A step of an optimizer: what it led to, and how long it was."""
 
     parameters_D: Tensor
@@ -57,7 +57,9 @@ class Optimizer(Protocol):
     def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
         """New parameters and new state; the old ones stay as they were."""
 
-    def step(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = ...) -> Step:
+    def step(
+        self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = ...
+    ) -> OptimizerStep:
         """The same; `shorten` gives the factor of the step, from its length."""
 
     def least_limit(self, gradient_D: Tensor) -> float:
@@ -73,7 +75,7 @@ class _Stepping:
 
     def step(
         self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = _as_it_is
-    ) -> Step:
+    ) -> OptimizerStep:
         raise NotImplementedError
 
     def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
@@ -107,14 +109,14 @@ class SGD(_Stepping):
 
     def step(
         self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = _as_it_is
-    ) -> Step:
+    ) -> OptimizerStep:
         if _in_one_pass(parameters_D, gradient_D, state["momentum"]):
             vectors, options = (parameters_D, gradient_D, state["momentum"]), (self.momentum, self.weight_decay)
             moved_D, buffer_D, length = kernels.sgd(*vectors, rate, *options, self.nesterov, (LANES, DEPTH))
             factor = shorten(length)
             if factor != 1:  # hardly ever: all is done again
                 moved_D, buffer_D, _ = kernels.sgd(*vectors, rate * factor, *options, self.nesterov, (LANES, DEPTH))
-            return Step(moved_D, {"momentum": buffer_D}, length, factor)
+            return OptimizerStep(moved_D, {"momentum": buffer_D}, length, factor)
         moved_D, buffer_D = torch.empty_like(parameters_D), torch.empty_like(parameters_D)
         for at in _blocks(parameters_D):
             pull = gradient_D[at]
@@ -127,7 +129,7 @@ class SGD(_Stepping):
         factor = shorten(length)
         for at in _blocks(parameters_D):
             torch.sub(parameters_D[at], moved_D[at].mul_(rate * factor), out=moved_D[at])
-        return Step(moved_D, {"momentum": buffer_D}, length, factor)
+        return OptimizerStep(moved_D, {"momentum": buffer_D}, length, factor)
 
 
 class _Moments(NamedTuple):
@@ -181,7 +183,7 @@ class AdamW(_Stepping):
 
     def step(
         self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = _as_it_is
-    ) -> Step:
+    ) -> OptimizerStep:
         kept, tensors = 1 - rate * self.weight_decay, _tensors(self.layout, len(parameters_D))
         if _in_one_pass(parameters_D, gradient_D, state["mean"], state["square"]):
             powers, energies, scales, floors_T = self._scales(gradient_D, state, tensors)
@@ -194,7 +196,7 @@ class AdamW(_Stepping):
                 *after, _ = kernels.adamw(*vectors, (*scalars, rate * factor), floors, (LANES, DEPTH))
             moved_D, mean_D, square_D = after
             moments = _Moments(mean_D, square_D, powers, energies, scales, floors_T)
-            return Step(moved_D, moments.state, length, factor)
+            return OptimizerStep(moved_D, moments.state, length, factor)
         moments = self.moments(gradient_D, state, tensors)
         moved_D = torch.empty_like(parameters_D)
         for (tensor, _), floor in zip(tensors, moments.floors_T, strict=True):
@@ -204,7 +206,7 @@ class AdamW(_Stepping):
         for at in _blocks(parameters_D):
             change = moved_D[at].mul_(rate * factor)
             torch.sub(parameters_D[at] * kept, change, out=moved_D[at])
-        return Step(moved_D, moments.state, length, factor)
+        return OptimizerStep(moved_D, moments.state, length, factor)
 
     def moments(self, gradient_D: Tensor, state: State, tensors: Sequence["_Place"]) -> _Moments:
         """Averages after this gradient, in new tensors."""
@@ -276,7 +278,7 @@ class LAMB(_Stepping):
 
     def step(
         self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = _as_it_is
-    ) -> Step:
+    ) -> OptimizerStep:
         adam, tensors = self._adam, _tensors(self.layout, len(parameters_D))
         moments = adam.moments(gradient_D, state, tensors)
         step_D, trusts = torch.empty_like(parameters_D), list[float]()
@@ -292,7 +294,7 @@ class LAMB(_Stepping):
             for at in _blocks(step_D[tensor]):
                 change = step_D[tensor][at].mul_(rate * trust * factor)
                 torch.sub(parameters_D[tensor][at], change, out=step_D[tensor][at])
-        return Step(step_D, moments.state, length, factor)
+        return OptimizerStep(step_D, moments.state, length, factor)
 
     def _trust(self, parameters_D: Tensor, moments: _Moments, tensor: slice, out: Tensor) -> float:
         """`‖x‖/‖u‖` of one tensor, with `u` as it is without floors, which is left in `out`."""
@@ -382,3 +384,76 @@ def _root(values_D: Tensor) -> Tensor:
 def _within(name: str, value: float) -> None:
     if not 0 <= value < 1:
         raise ValueError(f"{name} must be from 0 to below 1, got {value}")
+
+
+# Learning rates as tables: one number per step, the same on every machine, so that a run can name it by its digest.
+#
+# Computed with exact decimal arithmetic: the `cos` of C libraries differs in its last bit.
+
+
+Schedule = tuple[float, ...]  # one rate per step; steps beyond the end keep the last one
+
+_STAGES = 5  # of `restarts`
+_PI = Decimal("3.14159265358979323846264338327950288")
+
+
+def constant(rate: float, steps: int) -> Schedule:
+    """The same rate at every step."""
+    return (rate,) * steps
+
+
+def cosine(rate: float, steps: int) -> Schedule:
+    """Rates from `rate` down to nearly 0 along half a cosine: `rate·(1 + cos(π·t/steps))/2`."""
+    with localcontext(prec=34):
+        return tuple(float(Decimal(rate) * (1 + _cos_pi(t, steps)) / 2) for t in range(steps))
+
+
+def linear(rate: float, steps: int) -> Schedule:
+    """Rates from `rate` down to nearly 0 along a line: `rate·(1 − t/steps)`."""
+    return tuple(rate * ((steps - t) / steps) for t in range(steps))
+
+
+def step(rate: float, steps: int) -> Schedule:
+    """The same rate for three quarters of the steps, and a tenth of it from there on."""
+    return tuple(rate if 4 * t < 3 * steps else rate / 10 for t in range(steps))
+
+
+def restarts(rate: float, steps: int) -> Schedule:
+    """Five stages, each twice as long as the one before, at half its rate: `rate·2⁻ᵏ`, `k = ⌊log₂(1 + 31·t/steps)⌋`.
+
+    Restarted-BTARD-SGD (Gorbunov et al. 2022, strongly convex case): a stage halves the squared distance to the optimum,
+    which takes twice as many steps at half the rate once noise dominates. The method keeps no momentum, so a restart from
+    where the last stage ended is a change of rate and nothing else.
+    """
+    whole = (1 << _STAGES) - 1  # 1 + 2 + 4 + … : the steps, in lengths of the first stage
+    return tuple(rate / (1 << (((steps + whole * t) // steps).bit_length() - 1)) for t in range(steps))
+
+
+def warmed_up(table: Schedule, warmup: int) -> Schedule:
+    """The first `warmup` rates scaled up along a line, so that the first step is `1/warmup` of the full one."""
+    return tuple(rate * min(1.0, (t + 1) / warmup) if warmup else rate for t, rate in enumerate(table))
+
+
+def rate_at(table: Schedule, step: int) -> float:
+    return table[min(step, len(table) - 1)]
+
+
+SCHEDULES: dict[str, Callable[[float, int], Schedule]] = {
+    "constant": constant,
+    "cosine": cosine,
+    "linear": linear,
+    "step": step,
+    "restarts": restarts,
+}
+
+
+def _cos_pi(numerator: int, denominator: int) -> Decimal:
+    """cos(π·numerator/denominator) by its Taylor series, for angles from 0 to π."""
+    if 2 * numerator > denominator:
+        return -_cos_pi(denominator - numerator, denominator)  # below a quarter turn the series converges fast
+    squared = (_PI * numerator / denominator) ** 2
+    term = total = Decimal(1)
+    for k in range(1, 16):
+        term = -term * squared / ((2 * k - 1) * (2 * k))
+        total += term
+    return total

@@ -12,24 +12,29 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, replace_all_batch_norm_modules_, vmap
 from torch.nn.parameter import is_lazy
 
-from troth.aggregation import exact_norm
+from troth.clip.exact import exact_norm
 from troth.crypto import Seed, derive, stream
-from troth.training import file_reads
-from troth.training.calls.accumulation import mean_of
-from troth.training.calls.calibration import calibrate, fixed_generator, norms_of
-from troth.training.calls.graphs import GradientGraph, record
-from troth.training.calls.lanes import Lanes, padded, settle
-from troth.training.calls.placed import Placed
+from troth.training import determinism
 from troth.training.determinism import NotRepeatableError, check_environment, repeatable
-from troth.training.errors import TaskError
-from troth.training.layout import Layout
+from troth.training.first_values import FirstValues
+from troth.training.gradient_calls import (
+    GradientGraph,
+    Lanes,
+    Placed,
+    calibrate,
+    fixed_generator,
+    mean_of,
+    norms_of,
+    padded,
+    record,
+    settle,
+    upload,
+)
 from troth.training.metrics import Metric, measure
-from troth.training.randomness.first_values import FirstValues
-from troth.training.randomness.noise import Noise, seed_tensor
-from troth.training.task import Batch, Task, draw_batch
-from troth.training.uploads import upload
+from troth.training.random_answers import SeededNoise, seed_tensor
+from troth.training.task import Batch, Task, TaskError, draw_batch
 from troth.training.user_code import calling, one_number, why_not_batched
-from troth.training.weights import complete_state, flat_of
+from troth.training.weights import Layout, complete_state, flat_of
 
 # P peers, D coordinates
 
@@ -60,7 +65,7 @@ class Problem:
         self.drawn: Counter[str] = Counter()  # random functions that the last loss called, dropout for instance
         _check_options(task)
         check_environment(self.device)
-        with file_reads.watching(task):
+        with determinism.watching(task):
             self._template = self._build()
             replace_all_batch_norm_modules_(self._template)  # batch statistics, and no buffer that a step would change
             self._whole = _LossOf(task, self._template)
@@ -208,7 +213,7 @@ class Problem:
 
     def _loss(self, parameters: dict[str, Tensor], batch: Batch) -> Tensor:
         seen = self.task_part(batch)
-        noise = Noise(batch.get(_NOISE))
+        noise = SeededNoise(batch.get(_NOISE))
         kind = self.task.autocast
         precision = (
             torch.autocast(self.device.type, getattr(torch, kind), cache_enabled=False) if kind else nullcontext()

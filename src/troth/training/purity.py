@@ -12,13 +12,12 @@ from torch import Tensor
 from troth.crypto import derive
 from troth.errors import OperatorError
 from troth.specs import build, parse_spec, pick
-from troth.training import file_reads
+from troth.training import determinism
 from troth.training.determinism import operation_without_version, threads
-from troth.training.errors import TaskError
 from troth.training.optimizers import OPTIMIZERS
 from troth.training.problem import Problem
-from troth.training.randomness.watch import disturb, without_chance
-from troth.training.task import Batch, Task
+from troth.training.random_answers import disturb, without_chance
+from troth.training.task import Batch, Task, TaskError
 
 _REPEATS = 3  # gradients that must all be equal where it is to be shown that a task itself repeats
 
@@ -30,12 +29,12 @@ def check_pure(task: Task, problem: Problem | None = None) -> None:
     that hidden randomness and hidden state both show. Files that are read must be declared.
     """
     _check_defaults(task)
-    with file_reads.watching(task):
+    with determinism.watching(task):
         problem = problem or Problem(task)
         flat_D = _check_initial(problem)
         first, second = _check_batch(problem)
         _check_loss(problem, flat_D, first, second)
-    file_reads.check_declared(task)
+    determinism.check_declared(task)
 
 
 def _check_defaults(task: Task) -> None:

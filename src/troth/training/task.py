@@ -2,7 +2,7 @@
 
 A task is a pure function (parameters, seed) → gradient: anyone can recompute anyone's gradient, which catches liars. So
 all randomness comes from the batch's seed: sampling and augmentation from the stream that `batch` is given, dropout and
-noise in the loss by way of `randomness/noise.py`. `check_pure` finds tasks that break this and says where.
+noise in the loss by way of `training/random_answers.py`. `check_pure` finds tasks that break this and says where.
 
     @dataclass(frozen=True)
     class Lines(Task):
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from troth.crypto import Stream, stream
+from troth.errors import OperatorError
 
 Batch = dict[str, Tensor]  # equal shapes for every seed, so that batches of many peers stack
 Model = Callable[..., Any]  # called as the module would be; its parameters are those of the step
@@ -102,3 +103,10 @@ def draw_batch(task: Task, device: torch.device, draw: Stream) -> Batch:
     """The task's batch: by `batch_on`, unless a class below the one that defines it has a `batch` of its own."""
     names = next(vars(cls).keys() for cls in type(task).__mro__ if {"batch", "batch_on"} & vars(cls).keys())
     return task.batch_on(device, draw) if "batch_on" in names else task.batch(draw)
+
+
+# The error for tasks that cannot be trained.
+
+
+class TaskError(OperatorError):
+    """A task that cannot be trained on together; the message says what in it to change."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from troth.errors import OperatorError
-from troth.training.errors import TaskError
+from troth.training.task import TaskError
 
 _MOST_SAID = 100  # characters of what PyTorch says
 _OURS = str(Path(__file__).parent)

@@ -1,5 +1,6 @@
 """The training side of the protocol: a problem, an optimizer and its rates, as `protocol.core.channel.Work`."""
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,22 +13,17 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from troth import kernels
-from troth.aggregation import all_finite, flush_subnormals, ordinary
+from troth.clip import kernels, on_device
+from troth.clip.exact import all_finite, flush_subnormals, ordinary
 from troth.crypto import Digest, Seed, blob_digests, tagged_hash
-from troth.kernels import on_device
-from troth.protocol.wire.chunks import CollectedVectors, VectorIndex, chunk_of, decode_index, encode_index, index_of
+from troth.protocol.wire.blob import CollectedVectors, VectorIndex, chunk_of, decode_index, encode_index, index_of
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.resting import give_back_pages
-from troth.training.hardware.classes import class_digest
-from troth.training.hardware.imitation import gradient_on
-from troth.training.hardware.machines import Machine
-from troth.training.optimizers import Optimizer, State, bound
+from troth.training.gradient_calls import DeviceCopy
+from troth.training.hardware import Machine, class_digest, gradient_on
+from troth.training.optimizers import Optimizer, Schedule, State, bound, rate_at
 from troth.training.problem import Problem
-from troth.training.schedules import Schedule, rate_at
-from troth.training.states.bounded import Bounded
-from troth.training.uploads import Download
 from troth.training.weights import read_vectors, write_tensors
 
 # P peers, D coordinates
@@ -209,7 +205,7 @@ def tensor_digests(training: Training, known: Mapping[str, Digest] = MappingProx
     """Digests of the model and of every tensor of the optimizer, by name; some may be known."""
     named = training.named
     copies = {
-        name: Download(tensor) for name, tensor in named.items() if name not in known
+        name: DeviceCopy(tensor) for name, tensor in named.items() if name not in known
     }  # all of them set out first
     found = dict(zip(copies, blob_digests([copy.on_host() for copy in copies.values()]), strict=True))
     return {
@@ -268,3 +264,45 @@ def finite_or_zero_rows(gradients_PD: Tensor) -> list[Tensor]:
     if gradients_PD.dtype == torch.float32 and ordinary(gradients_PD.detach().reshape(-1)):
         return list(gradients_PD)
     return [finite_or_zero(gradient_D) for gradient_D in gradients_PD]
+
+
+# Steps of an optimizer that are at most twice as long as is usual (SPEC U7).
+
+
+# D coordinates
+
+FIRST_STEPS = 8  # steps that no usual length limits yet
+STEPS = 64  # steps that the usual length looks back
+STEP_FACTOR = 2.0  # limit of a step, as a multiple of the usual length
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """An optimizer whose steps are at most twice as long as is usual: the lower median of the last 64 lengths (SPEC U7).
+
+    U3 limits the aggregate, and an optimizer that divides may still make a long step of a short one. Lengths are part of the
+    state: whoever has it, or makes the updates in between itself, has them too. A step of length 0 says nothing about what is
+    usual, and is left out. The first eight are limited by the optimizer alone: until then nothing is usual.
+    """
+
+    optimizer: Optimizer
+
+    def start(self, parameters_D: Tensor) -> State:
+        lengths, factor = torch.zeros(STEPS, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+        return {**self.optimizer.start(parameters_D), "lengths": lengths, "factor": factor}
+
+    def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
+        lengths = [length for length in state["lengths"].tolist() if length > 0]
+        usual = sorted(lengths)[(len(lengths) - 1) // 2] if len(lengths) >= FIRST_STEPS else math.inf
+
+        def shorten(length: float) -> float:
+            if length <= STEP_FACTOR * usual or not math.isfinite(length):
+                return 1.0
+            return min(1.0, STEP_FACTOR * max(usual, self.optimizer.least_limit(gradient_D)) / length)
+
+        made = self.optimizer.step(parameters_D, gradient_D, state, rate, shorten)
+        applied = made.length * made.factor
+        lengths = [*lengths, applied][-STEPS:] if 0 < applied < math.inf else lengths
+        after = torch.tensor([*[0.0] * (STEPS - len(lengths)), *lengths], dtype=torch.float64)
+        factor = torch.tensor([made.factor], dtype=torch.float64)
+        return made.parameters_D, {**made.state, "lengths": after, "factor": factor}

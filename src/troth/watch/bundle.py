@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 
-from troth.watch.assets import PAGE
+from troth.watch.server import PAGE
 
 PLAIN_BYTES = 64 << 10  # events up to this size stand in the file as they are
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([a-z]+\.js)";\n', re.MULTILINE)

@@ -8,7 +8,7 @@ from pathlib import Path
 from troth.errors import printable
 from troth.events.file import EVENTS, STATUS
 from troth.events.kinds import Doing, Status, Stepped
-from troth.events.words import duration, metrics_in_words, withstanding
+from troth.events.phrases import duration, metrics_in_words, withstanding
 from troth.watch.folder import RunFolder, read_status
 from troth.watch.live import is_ahead, is_alive, is_lost
 from troth.watch.tail import EventTail, Position

@@ -9,23 +9,21 @@ from pathlib import Path
 
 import msgspec
 
-from troth.audit.gap import begin_after
+from troth.audit.walk import begin_after
 from troth.crypto import Digest, PeerId, Slot
 from troth.errors import OperatorError, printable
 from troth.events.from_step import Votes, event_of_record
 from troth.events.kinds import Ended, Event, Stepped
-from troth.network.disk.errors import DiskError
-from troth.network.disk.journal import FILE_NAME, read_journal
-from troth.network.disk.roster_changes import FILE, read_exactly
+from troth.network.disk.journal import FILE, FILE_NAME, read_exactly, read_journal
+from troth.network.disk.lock import DiskError
 from troth.network.manifest.manifest import Manifest
-from troth.network.node.names import Names
-from troth.network.node.telling.beginning import beginning
+from troth.network.node.founding import PeerNames
+from troth.network.node.telling import beginning
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, closing_roles, draw_roles, first_randomness
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
-from troth.protocol.history.entries import Begin, Entry, Recorded, Said, Signed
-from troth.protocol.history.record import Flaw, open_record
+from troth.protocol.history import Begin, Entry, Flaw, Recorded, Said, Signed, open_record
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced, Envelope, Phase
 from troth.protocol.wire.primitives import UNSHARED
@@ -84,7 +82,7 @@ class _Follower:
     def __init__(self, manifest: Manifest, changes: Path) -> None:
         self._manifest = manifest
         self._changes = changes
-        self._names = Names(manifest.name_of)
+        self._names = PeerNames(manifest.name_of)
         self._unsigned: Recorded | None = None  # a record whose signatures come next
         self._here: _Before | None = None  # before the next record
         self._there: _Before | None = None  # before the last one, should it be made again in another incarnation

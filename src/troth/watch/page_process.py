@@ -13,8 +13,7 @@ import msgspec
 
 from troth.processes import interrupts_ignored
 from troth.watch.__main__ import Answer, Wanted
-from troth.watch.guard import AddressError
-from troth.watch.server import HOST
+from troth.watch.server import HOST, AddressError
 from troth.watch.tail import stream_of
 
 _START_S = 20.0

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from troth.errors import printable
-from troth.events import words
+from troth.events import phrases
 from troth.events.kinds import Began, Ended, Event, Noted, Status, Stepped, Trial
 from troth.watch.folder import RunFolder
 from troth.watch.health import health
@@ -45,7 +45,7 @@ _LEAST_GRID, _LEAST_WIDTH = 3, 24
 _LINE_EVERY_S = 2.0
 
 
-class View:
+class TerminalView:
     """What a run looks like after some of its events, as wide and high as the terminal is now."""
 
     def __init__(self, *, news: bool = True, now: float | None = None) -> None:
@@ -192,9 +192,9 @@ def sentences(event: Event) -> list[str]:
             told = [f"the end: {event.text or event.how}"]
         case Stepped():
             acquitted = [
-                f"{words.when(event)}: {_unconvicted(trial)}" for trial in event.trials if trial.banned is None
+                f"{phrases.when(event)}: {_unconvicted(trial)}" for trial in event.trials if trial.banned is None
             ]
-            told = [*filter(None, [words.pause(event)]), *words.sentences(event), *acquitted]
+            told = [*filter(None, [phrases.pause(event)]), *phrases.sentences(event), *acquitted]
     return [printable(one) for one in told]
 
 
@@ -207,7 +207,9 @@ def _unconvicted(trial: Trial) -> str:
 
 def line(event: Stepped, metrics: Mapping[str, float]) -> str:
     """How the run is doing after a step."""
-    return printable(words.line(event, words.metrics_in_words(metrics)) + ("  under attack" if event.attacked else ""))
+    return printable(
+        phrases.line(event, phrases.metrics_in_words(metrics)) + ("  under attack" if event.attacked else "")
+    )
 
 
 def watch_here(folder: RunFolder, console: Console | None = None) -> None:
@@ -223,7 +225,7 @@ def watch_here(folder: RunFolder, console: Console | None = None) -> None:
 
 def _watch_drawn(run: LiveRun, console: Console) -> None:
     """On a screen of its own; afterwards the terminal is as it was, with the last picture below."""
-    updated = _following(run, View())
+    updated = _following(run, TerminalView())
     try:
         with Live(get_renderable=updated, console=console, screen=True, refresh_per_second=2):
             while run.how_it_ended not in FOR_GOOD:
@@ -258,7 +260,7 @@ def drawn_below(folder: RunFolder, console: Console) -> Iterator[Live]:
 
     A thread draws; the process that trains prints its news as ever, and they scroll away above."""
     with LiveRun(folder) as run:
-        updated = _following(run, View(news=False))
+        updated = _following(run, TerminalView(news=False))
         # Of the two streams, what people read goes through the console; standard output may be a file.
         with Live(
             get_renderable=updated, console=console, refresh_per_second=1, transient=True, redirect_stdout=False
@@ -266,11 +268,11 @@ def drawn_below(folder: RunFolder, console: Console) -> Iterator[Live]:
             yield live
 
 
-def _following(run: LiveRun, view: View) -> Callable[[], View]:
+def _following(run: LiveRun, view: TerminalView) -> Callable[[], TerminalView]:
     """The view, with everything that there is by the time of the call."""
     reader = Reader(run.tail)
 
-    def updated() -> View:
+    def updated() -> TerminalView:
         while True:
             events, other = reader.new()
             if other:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests.protocol.small_runs import SMALL, finished, kept_promises, records
-from troth.simulation import Scenario
+from troth.workshop.simulation import Scenario
 
 
 def test_who_leaves_is_absent_and_not_banned() -> None:

@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 
 from tests.protocol.small_runs import SMALL, finished, kept_promises, records
-from troth.attacks import make_attack
-from troth.attacks.behaviour.burden import invented
-from troth.protocol.wire.messages import MOST_CHARGES, Kind, Malformed, Phase, Verdict, Vote
+from troth.protocol.wire.messages import MOST_CHARGES, ChargeKind, GuiltySide, Malformed, Phase, Vote
 from troth.protocol.wire.phases import decode, encode
-from troth.simulation import ProtocolSimulation, Scenario
 from troth.specs import SpecError
+from troth.workshop.attacks import make_attack
+from troth.workshop.attacks.burden import invented
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 BALLOTS = 300
 PADDED = dataclasses.replace(SMALL, attack=f"pad-votes:ballots={BALLOTS}")
@@ -42,8 +42,8 @@ def test_padding_changes_no_verdict(padded: ProtocolSimulation) -> None:
     """[T4] Fewer than half vote on such a charge, so there is none."""
     assert set(kept_promises(padded)) <= set(padded.byzantine)
     assert padded.bans
-    assert all(j.verdict == Verdict.ACCUSED for record in records(padded) for j in record.judgements)
-    assert {j.kind for record in records(padded) for j in record.judgements} == {Kind.GRADIENT}
+    assert all(j.verdict == GuiltySide.ACCUSED for record in records(padded) for j in record.judgements)
+    assert {j.kind for record in records(padded) for j in record.judgements} == {ChargeKind.GRADIENT}
 
 
 def test_evidence_holds_the_votes_that_convict_and_no_more(padded: ProtocolSimulation) -> None:

@@ -5,17 +5,16 @@ from collections.abc import Mapping
 
 import pytest
 
-from troth.attacks.behaviour import coordinator as module
-from troth.attacks.behaviour.coordinator import COIN, COVER, WITHHOLD, WRONG, Coordinator
 from troth.crypto import PeerId, Slot
 from troth.protocol.core.roster import MOST_STRIKES
 from troth.protocol.core.run import Parameters, Run
-from troth.protocol.wire.messages import Accuse, Announced, Commit, Envelope, Kind, Message, Phase, Verdict
-from troth.simulation.chaos.checkers import CHECKERS
-from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.play import play
-from troth.simulation.chaos.world import World
+from troth.protocol.wire.messages import Accuse, Announced, ChargeKind, Commit, Envelope, GuiltySide, Message, Phase
+from troth.workshop.attacks import heads as module
+from troth.workshop.attacks.heads import COIN, COVERED, WITHHELD, WRONG_AGGREGATE, Coordinator
+from troth.workshop.chaos.checkers import CHECKERS
+from troth.workshop.chaos.judge import play
+from troth.workshop.chaos.plan import Network, Plan
+from troth.workshop.chaos.world import World
 
 PEERS = tuple(PeerId(bytes([number]) * 32) for number in range(9))
 LIARS = PEERS[:3]
@@ -40,7 +39,9 @@ def head(*followers: PeerId, colluders: tuple[PeerId, ...] = LIARS) -> Coordinat
 
 def takers(coordinator: Coordinator, step: int) -> dict[PeerId, set[str]]:
     """Moves of this step, by member."""
-    moves = {peer: {m for m in (COVER, WRONG, WITHHOLD) if coordinator.takes(peer, m)(step)} for peer in PEERS}
+    moves = {
+        peer: {m for m in (COVERED, WRONG_AGGREGATE, WITHHELD) if coordinator.takes(peer, m)(step)} for peer in PEERS
+    }
     return {peer: taken for peer, taken in moves.items() if taken}
 
 
@@ -59,15 +60,15 @@ def test_one_takes_the_risk_while_others_look_away() -> None:
     coordinator.hear_commits(0, commits(PEERS))
     assert takers(coordinator, 0) == {}, "nobody attacks yet"
     coordinator.hear_commits(1, commits(PEERS[:2] + PEERS[3:], PEERS[2:3]))
-    assert takers(coordinator, 1) == {PEERS[1]: {COVER}}, "a validator owns nothing"
+    assert takers(coordinator, 1) == {PEERS[1]: {COVERED}}, "a validator owns nothing"
     coordinator.hear_commits(1, commits(PEERS[:1] + PEERS[3:]))
-    assert takers(coordinator, 1) == {PEERS[1]: {COVER}}, "what was decided stays so"
+    assert takers(coordinator, 1) == {PEERS[1]: {COVERED}}, "what was decided stays so"
 
 
 def test_the_last_of_them_leaves_unbanned() -> None:
     coordinator = head()
     coordinator.hear_commits(1, commits(PEERS[2:]))
-    assert takers(coordinator, 1) == {PEERS[2]: {WITHHOLD}}
+    assert takers(coordinator, 1) == {PEERS[2]: {WITHHELD}}
 
 
 def test_nobody_left_is_nothing_done() -> None:
@@ -84,7 +85,7 @@ def test_a_minority_accuses_nobody_falsely() -> None:
         coordinator.hear_commits(1, commits(PEERS))
     assert not few.outvote(1)
     assert many.outvote(1)
-    assert takers(many, 1) == {PEERS[4]: {WRONG}}
+    assert takers(many, 1) == {PEERS[4]: {WRONG_AGGREGATE}}
 
 
 def test_coins_are_kept_only_where_it_helps_and_at_most_twice_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,9 +95,9 @@ def test_coins_are_kept_only_where_it_helps_and_at_most_twice_each(monkeypatch: 
     for step in range(1, 200):
         coordinator.hear_commits(step, commits(PEERS))
         (moves,) = takers(coordinator, step).values()
-        assert moves <= {COVER, WRONG}
-        lost += moves == {WRONG}
-        if moves == {COVER}:
+        assert moves <= {COVERED, WRONG_AGGREGATE}
+        lost += moves == {WRONG_AGGREGATE}
+        if moves == {COVERED}:
             keepers = accuse(coordinator, step, step)
             assert len(keepers) <= 1
             kept.update(keepers)
@@ -145,17 +146,17 @@ def test_three_of_nine_break_no_promise(seed: int, monkeypatch: pytest.MonkeyPat
     promises = {name: check for name, check in CHECKERS.items() if name != "aggregates"}
     assert [f"{name}: {what}" for name, check in promises.items() for what in check(world)] == []
     assert len(world.records) == 15
-    assert heads.moves[COVER] > 0
-    assert sum(heads.moves[move] for move in (COVER, WRONG, WITHHOLD)) <= 14, "one risk in a step"
+    assert heads.moves[COVERED] > 0
+    assert sum(heads.moves[move] for move in (COVERED, WRONG_AGGREGATE, WITHHELD)) <= 14, "one risk in a step"
     # A member that has an attempt repeated whose coins were open is struck as well, with or without a ban [N3].
     discarded = {
         (record.step, PeerId(j.target))
         for record in world.records
         for j in record.judgements
-        if j.kind == Kind.AGGREGATE and j.verdict in (Verdict.ACCUSED, Verdict.WITHHELD)
+        if j.kind == ChargeKind.AGGREGATE and j.verdict in (GuiltySide.ACCUSED, GuiltySide.WITHHELD)
     }
     struck = {(record.step, PeerId(peer)) for record in world.records for peer in record.struck}
     assert discarded <= struck
     assert len(struck - discarded) == heads.moves[COIN]
     kinds = {judgement.kind for record in world.records for judgement in record.judgements}
-    assert kinds <= {Kind.AUDITED_REPORT, Kind.COVER, Kind.AGGREGATE}
+    assert kinds <= {ChargeKind.AUDITED_REPORT, ChargeKind.COVER, ChargeKind.AGGREGATE}

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from tests.protocol.small_runs import finished, kept_promises, records
-from troth.aggregation import centered_clip
-from troth.attacks import make_attack
-from troth.attacks.behaviour.cover_once import largest_passing_shift
+from troth.clip.fast import centered_clip
 from troth.crypto import stream
-from troth.protocol.core.scales import lower_median
-from troth.simulation import Scenario
+from troth.protocol.core.roster import lower_median
 from troth.specs import SpecError
+from troth.workshop.attacks import make_attack
+from troth.workshop.attacks.cover import largest_passing_shift
+from troth.workshop.simulation import Scenario
 
 # C contributors, D coordinates
 SIXTEEN = Scenario(

@@ -18,15 +18,15 @@ from tests.protocol.small_runs import (
     run_on,
     wrap_channel,
 )
-from troth.attacks import ATTACKS
 from troth.crypto import PeerId, stream
 from troth.evidence.verify import verify_ban
-from troth.protocol.core.coins import Coins, SeededEntropy
-from troth.protocol.core.errors import StalledError
 from troth.protocol.core.records import StepRecord
-from troth.protocol.wire.messages import Kind, Verdict
-from troth.simulation import ALSO, ProtocolSimulation, Scenario
-from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
+from troth.protocol.core.roles import Coins, SeededEntropy
+from troth.protocol.core.run import StalledError
+from troth.protocol.wire.messages import ChargeKind, GuiltySide
+from troth.workshop.attacks import ATTACKS
+from troth.workshop.simulation import ALSO, ProtocolSimulation, Scenario
+from troth.workshop.simulation.exchange import DropOut, DroppingChannel
 
 START = 3
 SHORT = dataclasses.replace(SMALL, steps=9, evaluate_every=9)
@@ -47,7 +47,7 @@ def validators_of(simulation: ProtocolSimulation, record: StepRecord) -> set[int
     return numbers_of(simulation, set(record.members) - set(record.contributors) - record.leaving)
 
 
-def convictions(simulation: ProtocolSimulation) -> set[Kind]:
+def convictions(simulation: ProtocolSimulation) -> set[ChargeKind]:
     return {j.kind for record in records(simulation) for j in record.judgements if j.banned is not None}
 
 
@@ -84,8 +84,8 @@ def test_all_seven_who_cover_a_wrong_aggregate_go(covered: ProtocolSimulation) -
     """[T7, D2] One audited report is enough for the owners that let it pass."""
     banned = kept_promises(covered)
     assert set(banned) == set(covered.byzantine)
-    assert {Kind.AUDITED_REPORT, Kind.COVER} <= convictions(covered)
-    assert Kind.GRADIENT not in convictions(covered), "nobody lied about its gradient"
+    assert {ChargeKind.AUDITED_REPORT, ChargeKind.COVER} <= convictions(covered)
+    assert ChargeKind.GRADIENT not in convictions(covered), "nobody lied about its gradient"
     assert len(covered.trace) < 30
 
 
@@ -95,19 +95,19 @@ def test_public_numbers_did_not_show_the_cover(covered: ProtocolSimulation) -> N
     assert first > covered.scenario.attack_start
     assert all(record.judgements == () for record in records(covered)[:first])
     kinds = {j.kind for j in records(covered)[first].judgements if j.banned is not None}
-    assert kinds == {Kind.AUDITED_REPORT, Kind.COVER}
+    assert kinds == {ChargeKind.AUDITED_REPORT, ChargeKind.COVER}
 
 
 def test_owners_are_banned_for_a_report_that_others_made(covered: ProtocolSimulation) -> None:
     """[T7] Each of them owned, in the audited step, the part that it is convicted of."""
     told = records(covered)
     for record in told:
-        covers = [j for j in record.judgements if j.kind == Kind.COVER]
-        audited = {(j.step, j.target) for j in record.judgements if j.kind == Kind.AUDITED_REPORT and j.banned}
+        covers = [j for j in record.judgements if j.kind == ChargeKind.COVER]
+        audited = {(j.step, j.target) for j in record.judgements if j.kind == ChargeKind.AUDITED_REPORT and j.banned}
         assert not covers or audited
         for judgement in covers:
             assert judgement.accuser is None
-            assert judgement.verdict == Verdict.ACCUSED
+            assert judgement.verdict == GuiltySide.ACCUSED
             assert judgement.step == record.step - 1
             assert judgement.target in told[judgement.step].contributors
             assert (judgement.step, judgement.target) not in audited
@@ -128,7 +128,7 @@ FORESIGHT = dataclasses.replace(SIXTEEN, attack="covered-aggregate:foresight=tru
 def test_with_one_coin_they_go_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """[R1, U4] Wrong aggregates and an audit in each of twenty steps, and not a single trial until the run is closed; with two
     coins all liars are gone before the tenth."""
-    monkeypatch.setattr("troth.simulation.lockstep.protocol_run.SeededEntropy", _OneCoin)
+    monkeypatch.setattr("troth.workshop.simulation.protocol_run.SeededEntropy", _OneCoin)
     simulation = finished(dataclasses.replace(FORESIGHT, steps=20, evaluate_every=20))
     kept_promises(simulation)
     told = records(simulation)
@@ -167,7 +167,7 @@ def test_a_false_accuser_is_banned_and_the_accused_is_not(attack: str) -> None:
     told = records(simulation)
     assert set(banned) == set(simulation.byzantine)
     for judgement in (j for record in told for j in record.judgements if j.accuser is not None):
-        assert judgement.verdict == Verdict.ACCUSER
+        assert judgement.verdict == GuiltySide.ACCUSER
         assert judgement.accuser not in simulation.honest
         assert judgement.target in told[-1].members
     for evidence in simulation.evidence:
@@ -184,11 +184,11 @@ def test_accusing_everyone_of_everything_keeps_nobody_busy() -> None:
     simulation = finished(dataclasses.replace(SHORT, attack="mass-accusation"))
     record = records(simulation)[START]
     liars, honest = simulation.byzantine, len(simulation.honest)
-    by_owners = [j for j in record.judgements if j.kind == Kind.REPORT]
+    by_owners = [j for j in record.judgements if j.kind == ChargeKind.REPORT]
     assert 0 < len(by_owners) <= len(liars) * honest
     assert len({(j.accuser, j.target, j.part) for j in by_owners}) == len(by_owners)
     assert all(j.step == START for j in by_owners)
-    audits = [j for j in record.judgements if j.accuser is not None and j.kind != Kind.REPORT]
+    audits = [j for j in record.judgements if j.accuser is not None and j.kind != ChargeKind.REPORT]
     assert all(j.step == START - 1 for j in audits)
     assert len(audits) <= 1, "one target, and the first word about it"
 
@@ -198,7 +198,7 @@ def test_a_validator_that_never_accuses_delays_and_saves_nobody() -> None:
     scenario = dataclasses.replace(SMALL, attack="sign-flip + silent-validation", attack_start=1)
     simulation = finished(scenario, until=lambda s: bool(s.bans))
     roles, banned = by_attack(simulation), kept_promises(simulation)
-    assert banned == dict.fromkeys(roles["sign-flip"], Kind.GRADIENT)
+    assert banned == dict.fromkeys(roles["sign-flip"], ChargeKind.GRADIENT)
     (judgement,) = records(simulation)[simulation.bans[0].step].judgements
     assert judgement.accuser in simulation.honest
     assert roles["silent-validation"] <= numbers_of(simulation, records(simulation)[-1].members)
@@ -208,11 +208,11 @@ def test_three_lying_jurors_of_seven_change_no_verdict() -> None:
     """[T4] Beyond the guarantee, which needs honest contributors too; but four honest votes of seven decide."""
     scenario = dataclasses.replace(SMALL, byzantine=3, beyond_guarantee=True, attack="lying-jury")
     simulation = finished(scenario, until=liars_gone)
-    assert kept_promises(simulation) == dict.fromkeys(simulation.byzantine, Kind.GRADIENT)
+    assert kept_promises(simulation) == dict.fromkeys(simulation.byzantine, ChargeKind.GRADIENT)
     counts = [(proof.votes, proof.members) for proof in (verify_ban(e.text) for e in simulation.evidence)]
     assert counts == [(4, 7), (4, 6), (4, 6)], "as many as it takes"
     for judgement in (j for record in records(simulation) for j in record.judgements):
-        assert judgement.verdict == Verdict.ACCUSED
+        assert judgement.verdict == GuiltySide.ACCUSED
 
 
 def test_four_lying_jurors_of_seven_do() -> None:
@@ -246,7 +246,7 @@ def test_gradients_that_are_wrong_by_little_or_much_are_caught_by_their_bits() -
     """[D1] A nudge by a millionth, and ten times the length."""
     for attack in ("nudge:size=1e-6", "inflate"):
         simulation = finished(dataclasses.replace(SMALL, attack=attack), until=liars_gone)
-        assert kept_promises(simulation) == dict.fromkeys(simulation.byzantine, Kind.GRADIENT)
+        assert kept_promises(simulation) == dict.fromkeys(simulation.byzantine, ChargeKind.GRADIENT)
 
 
 def test_each_of_a_mixed_coalition_ends_as_its_own_attack_does() -> None:
@@ -254,7 +254,7 @@ def test_each_of_a_mixed_coalition_ends_as_its_own_attack_does() -> None:
     simulation = finished(dataclasses.replace(TEN, attack="sign-flip + vanish + wrong-aggregate"), until=liars_gone)
     dealt, banned = by_attack(simulation), kept_promises(simulation)
     assert {name: len(squad) for name, squad in dealt.items()} == {"sign-flip": 2, "vanish": 1, "wrong-aggregate": 1}
-    expected: Mapping[str, Kind] = {"sign-flip": Kind.GRADIENT, "wrong-aggregate": Kind.AGGREGATE}
+    expected: Mapping[str, ChargeKind] = {"sign-flip": ChargeKind.GRADIENT, "wrong-aggregate": ChargeKind.AGGREGATE}
     assert banned == {member: kind for name, kind in expected.items() for member in dealt[name]}
     assert set(simulation.absent) == dealt["vanish"]
     assert liars_gone(simulation)

@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from troth.aggregation import judge_center
-from troth.attacks import make_attack
-from troth.attacks.behaviour.owners import WrongAggregate, at_the_border
+from troth.clip.centered_clip import judge_center
 from troth.crypto import stream
-from troth.simulation.chaos.checkers import CHECKERS
-from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.play import play
+from troth.workshop.attacks import make_attack
+from troth.workshop.attacks.roles import WrongAggregate, at_the_border
+from troth.workshop.chaos.checkers import CHECKERS
+from troth.workshop.chaos.judge import play
+from troth.workshop.chaos.plan import Network, Plan
 
 # P contributors, D coordinates
 

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.protocol.small_runs import finished, kept_promises, records
-from troth.attacks.behaviour.reroll import Reroller
-from troth.protocol.wire.messages import Kind, Verdict
-from troth.simulation import ProtocolSimulation, Scenario
+from troth.protocol.wire.messages import ChargeKind, GuiltySide
+from troth.workshop.attacks.heads import Reroller
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 SIXTEEN = Scenario(
     task="quadratic:dimension=60",
@@ -38,9 +38,9 @@ def test_void_attempts_are_made_again(rerolled: ProtocolSimulation) -> None:
     for (step, _), roller in rollers(rerolled).items():
         record = records(rerolled)[step]
         assert roller in {rerolled.numbers[peer] for peer in record.leaving}
-        withheld = [j for j in record.judgements if j.verdict == Verdict.WITHHELD]
+        withheld = [j for j in record.judgements if j.verdict == GuiltySide.WITHHELD]
         assert {rerolled.numbers[j.target] for j in withheld} == {roller}  # type: ignore[index]
-        assert all(j.kind == Kind.AGGREGATE for j in withheld)
+        assert all(j.kind == ChargeKind.AGGREGATE for j in withheld)
 
 
 def test_it_is_each_ones_turn_once_before_anybodys_second(rerolled: ProtocolSimulation) -> None:

@@ -5,22 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from troth.attacks.behaviour.strategist import (
-    BLOCK,
-    COVER,
-    LEAVE,
-    LIES,
-    OUTVOTE,
-    REROLL,
-    WRONG,
-    Head,
-    Outlook,
-    best_lie,
-)
-from troth.simulation.chaos.checkers import CHECKERS
-from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.play import play
+from troth.workshop.attacks.heads import BLOCK, COVER, LEAVE, LIES, OUTVOTE, REROLL, WRONG, Head, Outlook, best_lie
+from troth.workshop.chaos.checkers import CHECKERS
+from troth.workshop.chaos.judge import play
+from troth.workshop.chaos.plan import Network, Plan
 
 USUAL = Outlook(liars=7, members=16, contributing=6, contributors=15, gone=0, watched=0, freezes=False)
 

@@ -6,9 +6,9 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from troth.attacks import AttackSchedule, Coalition, Foresee, make_attack
-from troth.attacks.gradient.search import mean_of_rows
 from troth.crypto import derive, stream
+from troth.workshop.attacks import AttackSchedule, Coalition, Foresee, make_attack
+from troth.workshop.attacks.informed_lies import mean_of_rows
 
 # B colluders, H honest peers, D coordinates
 

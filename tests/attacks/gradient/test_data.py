@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from troth.attacks import AttackError, make_attack
 from troth.training import make_task
-from troth.training.metrics.trigger import has_images, stamped
+from troth.training.metrics import has_images, stamped
+from troth.workshop.attacks import AttackError, make_attack
 
 
 def test_a_share_of_the_images_is_stamped_and_relabelled() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.attacks.gradient.forging import forger, rows
-from troth.attacks import make_attack
 from troth.specs import SpecError
+from troth.workshop.attacks import make_attack
 
 # B colluders, H honest peers, D coordinates
 OWN_BD, HONEST_HD = rows("own", 3), rows("honest", 5)

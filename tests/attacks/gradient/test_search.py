@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from tests.attacks.gradient.forging import forger, rows
-from troth.aggregation import centered_clip, krum, median
-from troth.attacks import AttackError, alie_deviations, make_attack
+from troth.clip.fast import centered_clip
 from troth.training import make_task
+from troth.workshop.attacks import AttackError, alie_deviations, make_attack
+from troth.workshop.rules.memoryless import krum, median
 
 # B colluders, H honest peers, P contributors, D coordinates
 OWN_BD, HONEST_HD = rows("own", 3), rows("honest", 5)

@@ -4,29 +4,8 @@ import math
 
 import pytest
 
-from troth.attacks.wire.behaviours import WIRE_BEHAVIOURS
-from troth.attacks.wire.lies import (
-    announcing,
-    another,
-    false_decision,
-    false_rejoin,
-    false_signature,
-    forged_certificate,
-    impersonations,
-    malformed,
-    not_finite,
-    not_numbers,
-    oversized,
-    oversized_blob,
-    signed_view,
-    values_digest,
-    with_wrong_path,
-)
-from troth.attacks.wire.link import LyingLink
-from troth.attacks.wire.splits import LastRound
 from troth.crypto import Digest, Identity, PeerId, Signature, Slot, derive, signed_bytes, stream, valid_peer, verify
-from troth.protocol.broadcast.agreement import Timing, proves, view_bytes
-from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.announcement import Announcement, Timing, proves, view_bytes
 from troth.protocol.core.records import record_bytes_to_sign
 from troth.protocol.wire.frames import (
     BlobSent,
@@ -56,12 +35,30 @@ from troth.protocol.wire.messages import (
 )
 from troth.protocol.wire.phases import decode, encode, seal
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.chaos.checkers import CHECKERS
-from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.play import play
-from troth.simulation.chaos.world import World
-from troth.simulation.lockstep.drop_outs import DropOut
+from troth.workshop.attacks.broadcasts import WIRE_BEHAVIOURS, LastRound
+from troth.workshop.attacks.lies import (
+    announcing,
+    another,
+    false_decision,
+    false_rejoin,
+    false_signature,
+    forged_certificate,
+    impersonations,
+    malformed,
+    not_finite,
+    not_numbers,
+    oversized,
+    oversized_blob,
+    signed_view,
+    values_digest,
+    with_wrong_path,
+)
+from troth.workshop.attacks.link import LyingLink
+from troth.workshop.chaos.checkers import CHECKERS
+from troth.workshop.chaos.judge import play
+from troth.workshop.chaos.plan import Network, Plan
+from troth.workshop.chaos.world import World
+from troth.workshop.simulation.exchange import DropOut
 
 PLACE = Slot(Digest(b"r" * 32), 3, Phase.REPORT)
 ME, OTHER = (Identity.from_secret(derive(0, name)) for name in ("me", "other"))

@@ -9,21 +9,12 @@ from unittest.mock import ANY
 import pytest
 
 from tests.lab.made_results import made_run, made_sweep, write_results
-from troth.lab.report.curves import Band, curve_of, curve_pictures
-from troth.lab.report.figures import Style, styles
-from troth.lab.report.heat import heat_maps
-from troth.lab.report.measures import (
-    ban_table,
-    expected_table,
-    final_table,
-    lost_table,
-    paired_table,
-)
-from troth.lab.report.numbers import Spread
-from troth.lab.report.reading import read_sweep
-from troth.lab.report.study import Study
-from troth.lab.report.tables import Table, number
-from troth.lab.report.write import facts, trouble
+from troth.workshop.lab.figures import Band, Style, curve_of, curve_pictures, heat_maps, styles
+from troth.workshop.lab.measures import ban_table, expected_table, final_table, lost_table, paired_table
+from troth.workshop.lab.reading import read_sweep
+from troth.workshop.lab.report import facts, trouble
+from troth.workshop.lab.study import Study
+from troth.workshop.lab.tables import MeanAndDeviation, ResultTable, number
 
 
 def run(attack: str, defence: str, seed: int, accuracies: list[float | None], **outcome: Any) -> dict[str, Any]:
@@ -54,21 +45,21 @@ def study(tmp_path: Path, runs: list[dict[str, Any]] | None = None, toml: str = 
     return Study(read_sweep(write_results(tmp_path / "made", runs or RUNS, f'name = "made"\n{toml}')))
 
 
-def by_cell(table: Table | None, labels: int = 2) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+def by_cell(table: ResultTable | None, labels: int = 2) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     assert table is not None
     return {tuple(row[:labels]): tuple(row[labels:]) for row in table.rows}
 
 
 def near(mean: float, sd: float | None, n: int) -> Any:
-    return _Near(Spread(mean, sd, n))
+    return _Near(MeanAndDeviation(mean, sd, n))
 
 
 class _Near:
-    def __init__(self, wanted: Spread) -> None:
+    def __init__(self, wanted: MeanAndDeviation) -> None:
         self.wanted = wanted
 
     def __eq__(self, other: object) -> bool:
-        assert isinstance(other, Spread)
+        assert isinstance(other, MeanAndDeviation)
         got = (other.mean, other.sd, other.n)
         return got == pytest.approx((self.wanted.mean, self.wanted.sd, self.wanted.n))
 
@@ -133,7 +124,7 @@ def test_published_figures_beside_ours(tmp_path: Path) -> None:
     assert [near_by[4], far[4]] == pytest.approx([2.5, -38])
     assert (near_by[5], far[5]) == (True, False)
     assert last[3] == near(86, 2**0.5, 2)
-    assert none[3:7] == (Spread(None, None, 0), None, None, 0)
+    assert none[3:7] == (MeanAndDeviation(None, None, 0), None, None, 0)
 
 
 def test_two_defences_seed_by_seed(tmp_path: Path) -> None:

@@ -3,8 +3,7 @@
 import pytest
 from scipy import stats
 
-from troth.lab.report.numbers import interval, spread, t_975
-from troth.lab.report.tables import number
+from troth.workshop.lab.tables import interval, number, spread, t_975
 
 
 @pytest.mark.parametrize("freedom", [*range(1, 31), 40, 60, 120])

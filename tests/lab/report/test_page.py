@@ -9,8 +9,7 @@ import pytest
 
 from tests.lab.made_results import made_run, made_sweep, write_results
 from troth.errors import OperatorError
-from troth.lab.report import Report, write_report
-from troth.lab.report.page import Chapter, page
+from troth.workshop.lab.report import Chapter, SweepReport, page, write_report
 
 EVIL = "</td><script>alert(1)</script><!-- --> $\\frac{$ \u202e\x1b[31m | `x` \ud800 &lt; _a"
 AXES = {"attack": ["none", "alie", "zero"], "defence": ["troth", "mean", "krum"]}
@@ -43,15 +42,15 @@ class Tags(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Report:
+def made(tmp_path_factory: pytest.TempPathFactory) -> SweepReport:
     return write_report(write_results(tmp_path_factory.mktemp("results") / "made", made_sweep(AXES, [0, 1]), HEAD))
 
 
-def text_of(report: Report) -> str:
+def text_of(report: SweepReport) -> str:
     return report.page.read_text(encoding="utf-8")
 
 
-def test_the_files_are_there(made: Report) -> None:
+def test_the_files_are_there(made: SweepReport) -> None:
     folder = made.page.parent
     assert {path.relative_to(folder).as_posix() for path in made.figures} == {
         f"figures/{name}.png" for name in ("curves", "heatmap-lost", "heatmap-final")
@@ -64,7 +63,7 @@ def test_the_files_are_there(made: Report) -> None:
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in made.figures)
 
 
-def test_the_page_asks_nothing_of_another_machine(made: Report) -> None:
+def test_the_page_asks_nothing_of_another_machine(made: SweepReport) -> None:
     page = text_of(made)
     assert "http:" not in page
     assert "https:" not in page
@@ -79,14 +78,14 @@ def test_the_page_asks_nothing_of_another_machine(made: Report) -> None:
     assert "url(" not in page
 
 
-def test_pictures_have_words_and_signs_are_explained(made: Report) -> None:
+def test_pictures_have_words_and_signs_are_explained(made: SweepReport) -> None:
     found = Tags(text_of(made))
     assert all(value for name, value in found.attributes if name == "alt")
     assert "† more liars than" in text_of(made)
     assert re.search(r"<td class=n>−?[0-9.]+ †</td>|<td>−?[0-9.]+ †</td>", text_of(made))
 
 
-def test_the_same_results_give_the_same_bytes(made: Report, tmp_path: Path) -> None:
+def test_the_same_results_give_the_same_bytes(made: SweepReport, tmp_path: Path) -> None:
     again = write_report(made.page.parent, tmp_path / "elsewhere")
     for one, other in zip(
         (made.page, *made.figures, *made.tables), (again.page, *again.figures, *again.tables), strict=True

@@ -8,7 +8,7 @@ import pytest
 
 from tests.lab.made_results import made_run, made_sweep, write_results
 from troth.errors import OperatorError
-from troth.lab.report.reading import read_sweep, sweep_folders
+from troth.workshop.lab.reading import read_sweep, sweep_folders
 
 AXES = {"attack": ["none", "alie"], "defence": ["troth", "mean"]}
 

@@ -12,13 +12,11 @@ import pytest
 import torch
 
 from tests.lab.sweeps.tiny import TINY, inline, tiny
-from troth.lab.files import SweepError
-from troth.lab.report.reading import read_sweep
-from troth.lab.sweeps.engines import Engine, Results, local, ray
-from troth.lab.sweeps.perform import Performed, perform
-from troth.lab.sweeps.run import run_sweep
-from troth.lab.sweeps.store import Store
-from troth.lab.sweeps.sweep import Job
+from troth.workshop.lab.files import SweepError
+from troth.workshop.lab.reading import read_sweep
+from troth.workshop.lab.results import Store
+from troth.workshop.lab.run import Engine, Performed, Results, local, perform, ray, run_sweep
+from troth.workshop.lab.sweep import SweepJob
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +57,7 @@ def test_a_report_reads_what_was_written(whole: Path) -> None:
 def test_an_interrupted_sweep_ends_with_the_same_file(tmp_path: Path, whole: Path, after: int) -> None:
     sweep = tiny(tmp_path)
 
-    def interrupted(jobs: Sequence[Job], at_once: int, until: float | None) -> Results:
+    def interrupted(jobs: Sequence[SweepJob], at_once: int, until: float | None) -> Results:
         for count, done in enumerate(inline(jobs, at_once, until)):
             if count == after:
                 raise KeyboardInterrupt
@@ -115,7 +113,7 @@ def test_a_full_disk_keeps_what_was_there(tmp_path: Path, whole: Path, monkeypat
         if kept > 6:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("troth.lab.sweeps.store.os.fsync", full)
+    monkeypatch.setattr("troth.workshop.lab.results.os.fsync", full)
     with pytest.raises(SweepError, match=r"No space left on device; the runs that were kept are there"):
         run_sweep(sweep, sweep.plan(), tmp_path, inline, at_once=1)
     monkeypatch.undo()
@@ -150,7 +148,7 @@ def test_only_a_part_of_it_and_then_the_rest(tmp_path: Path, whole: Path) -> Non
 def test_a_run_that_fails_is_said_and_tried_again(tmp_path: Path, whole: Path) -> None:
     sweep = tiny(tmp_path)
 
-    def failing(jobs: Sequence[Job], at_once: int, until: float | None) -> Results:
+    def failing(jobs: Sequence[SweepJob], at_once: int, until: float | None) -> Results:
         for job, done in inline(jobs, at_once, until):
             yield job, Performed({"error": "out of memory"}, 0.0) if job.options["defence"] == "troth" else done
 
@@ -164,7 +162,7 @@ def test_a_run_that_fails_is_said_and_tried_again(tmp_path: Path, whole: Path) -
 def test_an_error_in_any_characters_is_kept(tmp_path: Path) -> None:
     sweep = tiny(tmp_path)
 
-    def failing(jobs: Sequence[Job], _at_once: int, _until: float | None) -> Results:
+    def failing(jobs: Sequence[SweepJob], _at_once: int, _until: float | None) -> Results:
         yield jobs[0], Performed({"error": "no file \udcff τ"}, 0.0)
 
     run_sweep(sweep, sweep.plan(), tmp_path, failing, at_once=1)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.lab.sweeps.tiny import TINY, inline, tiny
-from troth.lab.sweeps.run import run_sweep
+from troth.workshop.lab.run import run_sweep
 
 SWEEP = TINY.replace("steps = 4", "steps = 120").replace("seeds = [0, 1]", 'seeds = [0]\norder = "as written"')
 OPTIONS = ("--out", "out", "--only", "defence=troth", "--workers", "1")

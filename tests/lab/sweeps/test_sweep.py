@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.lab.sweeps.tiny import TINY, tiny
-from troth.lab.files import SweepError
-from troth.lab.sweeps.file import parse_sweep, read_sweep
-from troth.lab.sweeps.perform import perform
 from troth.training import TaskError, make_task
 from troth.training.tasks import data_folder
+from troth.workshop.lab.files import SweepError
+from troth.workshop.lab.run import perform
+from troth.workshop.lab.sweep_file import parse_sweep, read_sweep
 
 
 def test_axes_are_crossed_with_the_seeds(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_dataset_is_named_when_it_runs_and_shows_nowhere(tmp_path: Path) -> No
     file = tmp_path / "task.py"
     file.write_text(
         "from dataclasses import dataclass\nfrom pathlib import Path\n"
-        "from troth.training.tasks.quadratic import Quadratic\n"
+        "from troth.training.tasks.synthetic import Quadratic\n"
         "@dataclass(frozen=True)\nclass Own(Quadratic):\n    data: Path = Path()\n"
     )
     sweep = tiny(tmp_path, TINY.replace("quadratic:dimension=40", "task.py:Own:dimension=40,data={data}"))

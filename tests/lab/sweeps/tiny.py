@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from troth.lab.sweeps.engines import Results
-from troth.lab.sweeps.file import parse_sweep
-from troth.lab.sweeps.perform import perform
-from troth.lab.sweeps.sweep import Job, Sweep
+from troth.workshop.lab.run import Results, perform
+from troth.workshop.lab.sweep import Sweep, SweepJob
+from troth.workshop.lab.sweep_file import parse_sweep
 
 TINY = """
 name = "tiny"
@@ -27,6 +26,6 @@ def tiny(folder: Path, text: str = TINY) -> Sweep:
     return parse_sweep(text, folder)
 
 
-def inline(jobs: Sequence[Job], *_: object) -> Results:
+def inline(jobs: Sequence[SweepJob], *_: object) -> Results:
     for job in jobs:
         yield job, perform(job)

@@ -9,12 +9,11 @@ import torch
 
 from tests.protocol.scripted_world import plan, run_world
 from troth.crypto import Digest
-from troth.network.disk.aggregates import AggregateFiles
 from troth.network.disk.audit_records import AuditRecordFiles
-from troth.network.disk.checkpoints import Checkpoints
+from troth.network.disk.checkpoints import AggregateFiles, Checkpoints
 from troth.protocol.core.state import AuditRecord, State
-from troth.simulation.chaos.world import World
 from troth.training.work import Training
+from troth.workshop.chaos.world import World
 
 
 @cache

@@ -9,11 +9,10 @@ import pytest
 
 from tests.network.disk.test_audit_records import bare_files, files_of_five_steps, world
 from tests.protocol.scripted_world import plan, run_world
-from troth.network.disk.aggregates import AggregateFiles
-from troth.network.disk.checkpoints import Checkpoints
+from troth.network.disk.checkpoints import AggregateFiles, Checkpoints
 from troth.protocol.core.state import State
-from troth.simulation.lockstep.drop_outs import DropOut
 from troth.training.work import Training
+from troth.workshop.simulation.exchange import DropOut
 
 DISCARDED = 2  # the step that others made again, without one member
 

@@ -16,8 +16,7 @@ from safetensors.torch import load_file
 from tests.network.disk.slots import RUN
 from tests.network.disk.test_audit_records import world
 from tests.network.disk.test_checkpoints import state_at, work
-from troth.network.disk.aggregates import AggregateFiles
-from troth.network.disk.checkpoints import Checkpoints, find_model
+from troth.network.disk.checkpoints import AggregateFiles, Checkpoints, find_model
 from troth.resting import resting
 from troth.training.work import Training, TrainingWork, state_digest, training_of
 

@@ -11,7 +11,7 @@ from tests.network.disk.slots import RUN, slot
 from troth.crypto import Digest, PeerId, Signature
 from troth.network.disk.journal import Journal, JournalError, read_journal
 from troth.protocol.core.records import StepRecord, decode_record, encode_record
-from troth.protocol.history.entries import Begin, Said
+from troth.protocol.history import Begin, Said
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced, Envelope
 

@@ -15,17 +15,17 @@ from tests.protocol.samples import dealt_audits
 from tests.protocol.small_runs import BEFORE_REPORT, LIE_ONCE, kept_promises, last_standing, run_on, wrap_channel
 from troth.crypto import PeerId, derive
 from troth.evidence.verify import verify_ban
-from troth.network.disk.checkpoints import Found, Marks
+from troth.network.disk.checkpoints import LatestState, Marks
 from troth.network.node.folder import PeerFolder
 from troth.protocol.core.records import MOST_OWED, Owed, decode_record, encode_record
-from troth.protocol.core.roles import Audit, PendingAudits, draw_roles
+from troth.protocol.core.roles import AuditDuty, PendingAudits, draw_roles
 from troth.protocol.core.state import State
 from troth.protocol.wire.frames import CertifiedRecord
-from troth.protocol.wire.messages import Kind
+from troth.protocol.wire.messages import ChargeKind
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import ProtocolSimulation
-from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
 from troth.training.work import Training, TrainingWork
+from troth.workshop.simulation import ProtocolSimulation
+from troth.workshop.simulation.exchange import DropOut, DroppingChannel
 
 LIE = 3  # the step of the lie
 States = list[State[Training]]
@@ -57,7 +57,7 @@ def _lost(losses: int) -> tuple[tuple[PeerId, ...], PeerId]:
         simulation, states = _cut(tuple(lost), LIE + 1 + len(lost))
         last = states[-1]
         roles = draw_roles(simulation.run, last.roster, last.randomness, last.pending_audits)
-        lost += [auditor for auditor, audit in dealt_audits(roles) if audit == Audit(target, LIE)]
+        lost += [auditor for auditor, audit in dealt_audits(roles) if audit == AuditDuty(target, LIE)]
     return tuple(lost), target
 
 
@@ -91,7 +91,7 @@ def _save(path: Path, simulation: ProtocolSimulation, states: States) -> None:
     folder.close()
 
 
-def _read(path: Path, simulation: ProtocolSimulation) -> Found:
+def _read(path: Path, simulation: ProtocolSimulation) -> LatestState:
     folder = _folder(path, simulation)
     found = folder.last(_first(simulation))
     folder.close()
@@ -134,7 +134,7 @@ def test_after_a_power_cut_for_all_an_owed_audit_still_convicts(tmp_path: Path, 
     assert found.state.audit_records.keys() == _needed(states[-1])
     simulation.states |= dict.fromkeys(states[-1].roster.members, found.state.restarted(1))
     run_on(simulation, lambda simulation: bool(simulation.bans))
-    assert kept_promises(simulation) == {simulation.numbers[target]: Kind.GRADIENT}
+    assert kept_promises(simulation) == {simulation.numbers[target]: ChargeKind.GRADIENT}
     assert [ban.step for ban in simulation.bans] == [states[-1].step]
     assert not any(decode_record(raw).unaudited for raw in simulation.trace)
 

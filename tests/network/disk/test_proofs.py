@@ -7,11 +7,10 @@ import pytest
 from tests.network.disk.slots import RUN
 from tests.network.disk.test_roster_changes import certified, history
 from troth.crypto import blob_digest
-from troth.network.disk.errors import DiskError
-from troth.network.disk.journal import Journal
-from troth.network.disk.proofs import invitation_from
-from troth.network.disk.roster_changes import FILE
-from troth.protocol.recovery.invitation import Invitation
+from troth.network.disk.chunks import invitation_from
+from troth.network.disk.journal import FILE, Journal
+from troth.network.disk.lock import DiskError
+from troth.protocol.recovery.following import Invitation
 
 
 @pytest.fixture

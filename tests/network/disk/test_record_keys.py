@@ -7,8 +7,8 @@ from unittest.mock import patch
 import pytest
 
 from troth.crypto import Identity
-from troth.network.disk.errors import DiskError
-from troth.network.disk.record_keys import RecordKeyFiles, erase
+from troth.network.disk.lock import DiskError
+from troth.network.disk.signing import RecordKeyFiles, erase
 
 
 def test_a_key_is_on_disk_before_it_is_named_and_there_after_a_crash(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_erasing_overwrites_first(tmp_path: Path) -> None:
 
 def test_the_folder_of_a_new_key_outlasts_a_power_cut_too(tmp_path: Path) -> None:
     """[U6] Its own name is on disk before the key is named to anybody."""
-    with patch("troth.network.disk.record_keys.sync_folder") as synced:
+    with patch("troth.network.disk.signing.sync_folder") as synced:
         RecordKeyFiles(tmp_path / "keys").next(Identity.generate().peer)
     assert [call.args[0] for call in synced.call_args_list] == [tmp_path, tmp_path / "keys"]
 
@@ -102,7 +102,7 @@ def test_a_file_that_could_be_overwritten_but_not_removed_is_removed_later(tmp_p
     refused = patch("pathlib.Path.unlink", side_effect=PermissionError(13, "Permission denied"))
     with refused, pytest.raises(DiskError, match="cannot erase the old key"):
         keys.keep({new})
-    refused = patch("troth.network.disk.record_keys.erase", side_effect=DiskError("cannot erase the old key"))
+    refused = patch("troth.network.disk.signing.erase", side_effect=DiskError("cannot erase the old key"))
     with refused, pytest.raises(DiskError, match="cannot erase the old key"):
         RecordKeyFiles(tmp_path)
     assert RecordKeyFiles(tmp_path).held == (new,)

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from tests.network.disk.test_audit_records import world
 from troth.crypto import CHUNK_BYTES, Digest
-from troth.network.disk.aggregates import AggregateFiles, _chunk_of
-from troth.network.disk.replay import Base, Replay
+from troth.network.disk.checkpoints import AggregateFiles, Base, Replay, _chunk_of
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.state import State
-from troth.protocol.recovery.aggregates import served_aggregate
+from troth.protocol.recovery.models import served_aggregate
 from troth.training.work import Training
 
 STATES = [outcome.state for outcome in world().witness if not outcome.record.closing]

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from troth.network.disk.errors import DiskError
-from troth.network.disk.room import check_room, least_room
+from troth.network.disk.lock import DiskError, check_room, least_room
 from troth.training.work import Training
 
 _Usage = namedtuple("_Usage", ["total", "used", "free"])

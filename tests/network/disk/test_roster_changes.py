@@ -8,9 +8,8 @@ import pytest
 
 from tests.network.disk.slots import RUN
 from tests.network.disk.test_journal import record
-from troth.network.disk.errors import DiskError
-from troth.network.disk.journal import Journal
-from troth.network.disk.roster_changes import FILE, RosterChanges, read_exactly
+from troth.network.disk.journal import FILE, Journal, RosterChanges, read_exactly
+from troth.network.disk.lock import DiskError
 from troth.protocol.core.records import decode_record, encode_record
 from troth.protocol.wire.frames import CertifiedRecord
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.network.disk.slots import slot
 from troth.crypto import Slot
-from troth.network.disk.signed_slots import SignedSlotsError, SignedSlotsFile
-from troth.protocol.broadcast.signed_slots import SignedBeforeError
+from troth.network.disk.signing import SignedSlotsError, SignedSlotsFile
+from troth.protocol.broadcast.link import SignedBeforeError
 from troth.protocol.wire.frames import Ready, RestartCertificate
 from troth.protocol.wire.messages import Phase
 

@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from troth.crypto import Digest, Identity, derive
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.manifest import Founder, Manifest
 from troth.protocol.core.run import Parameters
 
 SPEC = "quadratic:dimension=40"

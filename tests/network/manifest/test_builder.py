@@ -11,16 +11,16 @@ from tests.network.manifest.plans import FOUNDERS, KEYS, SPEC
 from troth.crypto import PeerId
 from troth.errors import OperatorError
 from troth.network.manifest.builder import build_manifest, task_beside
-from troth.network.manifest.checks import least_memory
-from troth.network.manifest.errors import ManifestError
-from troth.network.manifest.fit import mismatches
-from troth.network.manifest.founder import Founder
+from troth.network.manifest.consent import least_memory
+from troth.network.manifest.files import mismatches
+from troth.network.manifest.manifest import Founder
 from troth.network.manifest.options import ManifestOptions
+from troth.network.manifest.toml import ManifestError
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.door import least_probation
 from troth.protocol.core.run import Parameters
 from troth.specs import SpecError
-from troth.training.tasks.quadratic import Quadratic
+from troth.training.tasks.synthetic import Quadratic
 
 
 @pytest.fixture

@@ -15,14 +15,14 @@ import pytest
 from tests.cli.test_lists import TASK
 from tests.consented import nobody_agreed
 from tests.network.manifest.plans import FOUNDERS, PLAN
-from troth import pinned
+from troth import plugins
 from troth.crypto import Digest
 from troth.errors import OperatorError
 from troth.network.manifest import consent
 from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.consent import code_to_run, is_trusted, remember, require_consent
-from troth.network.manifest.errors import ConsentError, ManifestError
 from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.toml import ConsentError, ManifestError
 from troth.training import TaskError, make_task
 
 MARK = "\nimport pathlib\npathlib.Path({!r}).touch()\n"
@@ -286,7 +286,7 @@ def test_the_author_of_several_files_names_them_all(folder: Path) -> None:
     assert again == manifest
     assert again.run.id == manifest.run.id
     again.make_task()
-    assert isinstance(sys.modules["helper_of_theirs"].__loader__, pinned._Beside), "what the author imported is not it"
+    assert isinstance(sys.modules["helper_of_theirs"].__loader__, plugins._Beside), "what the author imported is not it"
 
 
 def test_a_link_to_a_program_of_this_machine_is_not_run(folder: Path, tmp_path: Path) -> None:

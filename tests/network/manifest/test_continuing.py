@@ -13,19 +13,16 @@ from tests.audit.folders import witnessed
 from troth.api.new import NewRunError
 from troth.cli import main
 from troth.crypto import Identity
-from troth.network.disk import proofs
-from troth.network.disk.errors import DiskError
-from troth.network.manifest.builder import Origin, build_manifest
-from troth.network.manifest.continuing import differences, options_from
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.initial_state import InitialStateError, initial_state_file, origin_file
-from troth.network.manifest.manifest import Manifest
-from troth.network.manifest.sections import description
+from troth.network.disk import chunks
+from troth.network.disk.lock import DiskError
+from troth.network.manifest.builder import Origin, build_manifest, differences, options_from
+from troth.network.manifest.files import InitialStateError, initial_state_file, origin_file
+from troth.network.manifest.manifest import Founder, Manifest, description
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import Scenario
-from troth.training.states import initial_state
+from troth.training import initial_state
 from troth.training.work import Training
+from troth.workshop.simulation import Scenario
 
 TASK = "quadratic:dimension=24"
 FOUNDERS = [Founder(f"p{k}", Identity.generate().peer, "") for k in range(3)]
@@ -131,7 +128,7 @@ def test_mistakes_name_the_way_out(old: Manifest) -> None:
 
 def test_a_peer_that_trains_may_delete_what_is_read(old: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     """It deletes older checkpoints with every step, and reading its journal takes longer than that."""
-    certified = proofs._certified
+    certified = chunks._certified
 
     def slowly(folder: Path) -> Iterator[CertifiedRecord]:
         for path in folder.glob("checkpoints/*"):
@@ -139,7 +136,7 @@ def test_a_peer_that_trains_may_delete_what_is_read(old: Manifest, monkeypatch: 
         return certified(folder)
 
     parameters_D = load_file(newest())["parameters"]
-    monkeypatch.setattr(proofs, "_certified", slowly)
+    monkeypatch.setattr(chunks, "_certified", slowly)
     assert torch.equal(first_of(continued()).parameters_D, parameters_D)
     assert Manifest.load(Path("new.toml")).continues == old.run.id
 

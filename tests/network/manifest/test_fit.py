@@ -12,14 +12,13 @@ from tests.cli.test_lists import TASK
 from tests.network.manifest.plans import FOUNDERS, PLAN, SPEC
 from troth.crypto import Digest
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.errors import ManifestError
-from troth.network.manifest.fit import mismatches
+from troth.network.manifest.files import data_digests, mismatches
 from troth.network.manifest.manifest import Manifest
 from troth.network.manifest.options import ManifestOptions
-from troth.network.manifest.sending import data_digests
+from troth.network.manifest.toml import ManifestError
 from troth.training import Problem, Task, TaskError, make_task
 from troth.training.fingerprint import code_digest, code_file, data_digest
-from troth.training.tasks.quadratic import Quadratic
+from troth.training.tasks.synthetic import Quadratic
 
 
 def test_other_code_size_and_data_are_named_with_the_way_out() -> None:

@@ -8,9 +8,8 @@ from safetensors.torch import load_file, save, save_file
 
 from troth.crypto import Identity, Seed, derive
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.initial_state import InitialStateError, initial_state_file
-from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.files import InitialStateError, initial_state_file
+from troth.network.manifest.manifest import Founder, Manifest
 from troth.network.manifest.options import ManifestOptions
 from troth.protocol.wire.primitives import Primitives
 from troth.training.work import Training, TrainingWork

@@ -8,13 +8,13 @@ import torch
 from tests.network.manifest.plans import FOUNDERS, KEYS, PLAN, SPEC
 from troth.crypto import derive
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.errors import ManifestError
 from troth.network.manifest.options import ManifestOptions
+from troth.network.manifest.toml import ManifestError
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import Scenario
-from troth.simulation.lockstep.protocol_run import ProtocolSimulation
 from troth.training import make_task
 from troth.training.work import TrainingWork
+from troth.workshop.simulation import Scenario
+from troth.workshop.simulation.protocol_run import ProtocolSimulation
 
 
 def test_the_same_bits_and_the_same_beginning_as_a_simulation() -> None:

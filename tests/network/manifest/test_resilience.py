@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from troth.crypto import Identity, derive
-from troth.network.manifest.resilience import Resilience
+from troth.network.manifest.manifest import Resilience
 from troth.protocol.core.roster import Roster, least_to_move
 from troth.protocol.core.run import Parameters, Run, effective_validators, most_byzantine
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.network.manifest.plans import FOUNDERS, KEYS, PLAN, SPEC, first_founder, parameters, timeouts
 from troth.crypto import Digest
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.manifest import Founder, Manifest
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.run import Parameters
 

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import troth
 from tests.network.manifest.test_fit import Filed
-from troth.network.manifest.sending import code_files, data_digests, data_files, short_names
+from troth.network.manifest.files import code_files, data_digests, data_files, short_names
 
 
 def module(place: Path | str | None) -> ModuleType:

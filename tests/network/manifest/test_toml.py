@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.network.manifest.plans import FOUNDERS, KEYS, PLAN, SPEC
-from troth.network.manifest.errors import ManifestError
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.manifest import Founder, Manifest
+from troth.network.manifest.toml import ManifestError
 
 HOSTILE = ["nan", "inf", "-1", "0", "1e308", "-0.0", "2e-308", "true", "1979-05-27", "[]", "[[]]", "{}", "'x:y=z'"]
 HOSTILE += ['""', '":"', '"a.py"', '"sgd:="', '"\\u0000"', '"\\u001b"', "'''\n'''"]

@@ -10,9 +10,9 @@ from tests.network.mesh.test_mesh import free_address
 from tests.network.mesh.test_one_process import say, until
 from tests.network.mesh.test_strangers import MEMBER, STRANGERS, _Member, play
 from troth.crypto import PeerId
-from troth.network.mesh import dial_back
-from troth.network.mesh.dial_back import DialBacks
-from troth.network.mesh.session import (
+from troth.network import mesh
+from troth.network.mesh import DialBacks
+from troth.network.neighbour import (
     CONTROL_SESSION,
     DialBack,
     Reached,
@@ -20,7 +20,7 @@ from troth.network.mesh.session import (
     decode_session_message,
     encode_session_message,
 )
-from troth.network.transport.base import Limits, UnreachableError
+from troth.network.transport.base import TransportLimits, UnreachableError
 from troth.network.transport.connection import StreamConnection
 from troth.network.transport.tcp import TcpTransport
 from troth.protocol.wire.messages import Malformed
@@ -30,7 +30,7 @@ ASKER = STRANGERS[0]
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dial_back, "ANSWER_S", 0.2)
+    monkeypatch.setattr(mesh, "ANSWER_S", 0.2)
 
 
 async def answer(connection: StreamConnection) -> bool:
@@ -47,7 +47,7 @@ def test_a_member_says_whether_it_reaches_the_key_that_asks() -> None:
 
     async def part(member: _Member) -> None:
         here, elsewhere = free_address(), free_address()
-        limits = Limits(1 << 20, 1 << 20, 1 << 22)
+        limits = TransportLimits(1 << 20, 1 << 20, 1 << 22)
         mine, others = (TcpTransport(one, limits) for one in (ASKER, STRANGERS[1]))
         await mine.listen(here)
         await others.listen(elsewhere)
@@ -115,13 +115,13 @@ def test_few_are_dialled_at_a_time_and_a_refusal_takes_as_long_as_silence() -> N
         for address in ("silent:1", "refused:1"):
             began = clock()
             await member.by(ASKER.peer, address)
-            assert clock() >= began + dial_back.ANSWER_S
+            assert clock() >= began + mesh.ANSWER_S
         assert member.said == [Reached(False), Reached(False)]
         dialled = 0
         await asyncio.gather(*(member.by(one.peer, "silent:1") for one in STRANGERS for _ in range(5)))
-        assert dialled == dial_back._MOST_AT_A_TIME
+        assert dialled == mesh._MOST_AT_A_TIME
         await member.by(ASKER.peer, "refused:1")
-        assert dialled == dial_back._MOST_AT_A_TIME + 1, "room comes back"
+        assert dialled == mesh._MOST_AT_A_TIME + 1, "room comes back"
 
     asyncio.run(meet())
 

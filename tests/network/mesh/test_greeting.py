@@ -6,15 +6,17 @@ import msgspec
 import pytest
 
 from troth.crypto import Digest, Identity, PeerId, derive
-from troth.network.mesh.greeting import FIRST_MODEL, HARDWARE, check_greeting
-from troth.network.mesh.session import (
+from troth.network.neighbour import (
     CONTROL_PACKET,
     CONTROL_SESSION,
+    FIRST_MODEL,
+    HARDWARE,
     VERSION,
     Hello,
     Refused,
     SessionMessage,
     Standing,
+    check_greeting,
     delegation_bytes,
     encode_session_message,
 )

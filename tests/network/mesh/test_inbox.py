@@ -6,7 +6,7 @@ import time
 import pytest
 
 from troth.crypto import PeerId
-from troth.network.mesh.inbox import Inbox
+from troth.network.mesh import Inbox
 
 A, B = PeerId(b"a" * 32), PeerId(b"b" * 32)
 

@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 
 from troth.crypto import Digest, Identity, Seed, derive
-from troth.network.mesh.inbox import Inbox
-from troth.network.mesh.mesh import Mesh
-from troth.network.mesh.neighbour import Expected
-from troth.network.mesh.session import (
+from troth.network.mesh import Inbox, Mesh
+from troth.network.neighbour import (
     CONTROL_SESSION,
     VERSION,
+    ExpectedConnections,
     Hello,
     Refused,
     delegation_bytes,
     encode_session_message,
 )
-from troth.network.transport.base import Lane, Limits
+from troth.network.transport.base import Lane, TransportLimits
 from troth.network.transport.tcp import TcpTransport
 
 IDS = sorted((Identity.from_secret(Seed(derive(0, "mesh", k))) for k in range(3)), key=lambda one: one.peer)
@@ -77,7 +76,7 @@ class _Pair:
 
     @staticmethod
     def transport(identity: Identity) -> TcpTransport:
-        return TcpTransport(identity, Limits(1 << 16, 1 << 20, 1 << 22))
+        return TcpTransport(identity, TransportLimits(1 << 16, 1 << 20, 1 << 22))
 
     async def until(self, what: Any) -> None:
         async with asyncio.timeout(10):
@@ -94,7 +93,7 @@ def test_a_peer_that_hangs_up_and_cannot_be_dialled_is_gone_until_it_is_back() -
             neighbours = pair.meshes[1]._neighbours
             third = neighbours.of(IDS[2].peer)
             third.connection = neighbours.of(IDS[0].peer).connection  # somebody else is still there
-            pair.meshes[1].expect(Expected(frozenset(one.peer for one in IDS)))
+            pair.meshes[1].expect(ExpectedConnections(frozenset(one.peer for one in IDS)))
             pair.stop(0)
             await pair.until(lambda: pair.meshes[1].gone == {IDS[0].peer})
             assert pair.inboxes[1].get(time.monotonic() + 60) is None

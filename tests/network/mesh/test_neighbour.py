@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from troth.network.mesh import mesh, neighbour
-from troth.network.mesh.neighbour import Neighbour
+from troth.network import mesh, neighbour
+from troth.network.neighbour import Neighbour
 from troth.network.transport.base import Lane
 
 

@@ -10,11 +10,9 @@ import pytest
 
 from tests.network.mesh.test_mesh import HELLO, RUN, free_address
 from troth.crypto import Identity, PeerId, Seed, derive
-from troth.network.mesh import one_process
-from troth.network.mesh.inbox import Inbox
-from troth.network.mesh.mesh import Mesh
-from troth.network.mesh.one_process import KeyInUseError
-from troth.network.mesh.session import (
+from troth.network import mesh
+from troth.network.mesh import Inbox, KeyInUseError, Mesh
+from troth.network.neighbour import (
     CONTROL_SESSION,
     Goodbye,
     Hello,
@@ -25,7 +23,7 @@ from troth.network.mesh.session import (
     delegation_bytes,
     encode_session_message,
 )
-from troth.network.transport.base import Lane, Limits
+from troth.network.transport.base import Lane, TransportLimits
 from troth.network.transport.connection import StreamConnection
 from troth.network.transport.tcp import TcpTransport
 
@@ -41,7 +39,7 @@ class _Peer:
         self.inbox = Inbox(1 << 20)
         self.notes: list[str] = []
         self._here = here
-        self._limits = Limits(1 << 16, 1 << 20, 1 << 22, ping_s=0.2, idle_s=5.0)
+        self._limits = TransportLimits(1 << 16, 1 << 20, 1 << 22, ping_s=0.2, idle_s=5.0)
         self._transport = TcpTransport(identity, self._limits)
         hello = Hello(**{**HELLO, "member": identity.peer, "process": process})
         self.mesh = Mesh(
@@ -98,7 +96,7 @@ class _Run:
         return _Peer(self.ids[number], self.addresses, process, self._liars, here)
 
     def stranger(self, identity: Identity) -> TcpTransport:
-        return TcpTransport(identity, Limits(1 << 16, 1 << 20, 1 << 22))
+        return TcpTransport(identity, TransportLimits(1 << 16, 1 << 20, 1 << 22))
 
 
 async def until(what: Callable[[], Any]) -> None:
@@ -226,7 +224,7 @@ def test_a_second_process_is_refused_and_both_are_told() -> None:
 
 def test_a_quick_restart_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """[B1] After a power cut the old connection looks alive, but nothing comes from there."""
-    monkeypatch.setattr(one_process, "_ALIVE_S", 0.8)
+    monkeypatch.setattr(mesh, "_ALIVE_S", 0.8)
 
     me = IDS[2].peer
 

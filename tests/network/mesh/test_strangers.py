@@ -10,12 +10,19 @@ import pytest
 from tests.network.mesh.test_mesh import HELLO, free_address
 from tests.network.mesh.test_one_process import say, until
 from troth.crypto import Identity, PeerId, Seed, derive
-from troth.network.mesh import neighbour as neighbour_module
-from troth.network.mesh.inbox import Inbox
-from troth.network.mesh.mesh import Mesh
-from troth.network.mesh.neighbour import STRANGERS_ROOM, Expected, Neighbours
-from troth.network.mesh.session import CONTROL_PACKET, Hello, KeyInUse, Refused, delegation_bytes
-from troth.network.transport.base import Lane, Limits, UnreachableError
+from troth.network import neighbour as neighbour_module
+from troth.network.mesh import Inbox, Mesh
+from troth.network.neighbour import (
+    CONTROL_PACKET,
+    STRANGERS_ROOM,
+    ExpectedConnections,
+    Hello,
+    KeyInUse,
+    Neighbours,
+    Refused,
+    delegation_bytes,
+)
+from troth.network.transport.base import Lane, TransportLimits, UnreachableError
 from troth.network.transport.connection import StreamConnection
 from troth.network.transport.tcp import TcpTransport
 
@@ -28,7 +35,7 @@ class _Member:
     """A member of a run whose door is open; it listens, and knows that one other founder."""
 
     def __init__(self, **limits: int) -> None:
-        self.limits = Limits(1 << 20, 1 << 20, 1 << 22, **limits)
+        self.limits = TransportLimits(1 << 20, 1 << 20, 1 << 22, **limits)
         self.address = free_address()
         self.inbox = Inbox(ROOM)
         self.notes: list[str] = []
@@ -41,7 +48,7 @@ class _Member:
         addresses = {MEMBER.peer: self.address, FOUNDER.peer: ""}
         given: dict[str, Any] = {"hold_s": 1.0, "liars": 1, "strangers": True, "note": self.notes.append}
         self.mesh = Mesh(transport, hello, MEMBER.peer, addresses, self.inbox, **given)
-        self.mesh.expect(Expected(frozenset(addresses)))
+        self.mesh.expect(ExpectedConnections(frozenset(addresses)))
         self._task = asyncio.create_task(self.mesh.run())
         return self
 
@@ -305,7 +312,7 @@ def test_a_candidate_or_member_is_known_and_a_stranger_is_not() -> None:
         {"addresses": {stranger: ""}},
     ):
         seated: dict[str, Any] = {"members": frozenset[PeerId](), **given}
-        table.expect(Expected(**seated))
+        table.expect(ExpectedConnections(**seated))
         assert table.most_waiting(stranger) is None
 
 
@@ -322,8 +329,8 @@ def test_whoever_was_a_member_is_not_dialled_for_ever() -> None:
 
         member.mesh._transport.dial = dial  # type: ignore[method-assign, assignment]
         founders = frozenset({MEMBER.peer, FOUNDER.peer})
-        inside = Expected(founders | {newcomer.peer}, addresses={newcomer.peer: here})
-        outside = Expected(founders, addresses={newcomer.peer: here})
+        inside = ExpectedConnections(founders | {newcomer.peer}, addresses={newcomer.peer: here})
+        outside = ExpectedConnections(founders, addresses={newcomer.peer: here})
         for _ in range(2):  # and when it is a member again, it is dialled again
             member.mesh.expect(inside)
             seen.clear()
@@ -338,12 +345,12 @@ def test_a_candidate_is_dialled_while_it_is_one() -> None:
     """It may be unable to dial a member that nobody reaches; one that lost its slot is forgotten, and nobody dials it twice."""
     table = Neighbours(MEMBER.peer, {MEMBER.peer: "", FOUNDER.peer: ""})
     members, key = frozenset({MEMBER.peer, FOUNDER.peer}), STRANGERS[0].peer
-    slot = Expected(members, frozenset({key}), {key: "here:1"})
+    slot = ExpectedConnections(members, frozenset({key}), {key: "here:1"})
     assert table.expect(slot) == [key]
     first = table.of(key)
     assert (first.address, table.is_dialled(key, first)) == ("here:1", True)
     assert table.expect(slot) == []
-    table.expect(Expected(members))
+    table.expect(ExpectedConnections(members))
     assert not table.is_dialled(key)
     assert table.expect(slot) == [key]
     assert table.is_dialled(key, table.of(key))

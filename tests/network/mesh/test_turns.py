@@ -2,7 +2,7 @@
 
 from heapq import heapify, heapreplace
 
-from troth.network.mesh.mesh import _BURST_S, _STRANGERS_PER_SECOND, Turns
+from troth.network.mesh import _BURST_S, _STRANGERS_PER_SECOND, StrangersTurns
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
 def test_a_flood_has_so_many_turns_in_a_second_and_each_connection_its_share() -> None:
     """[M4] 63 connections say the next thing as soon as they may, one twice in a second: it hardly waits."""
     clock = Clock()
-    turns, begin, heard, waited = Turns(clock), clock.now, 0, []
+    turns, begin, heard, waited = StrangersTurns(clock), clock.now, 0, []
     due = [(begin, k) for k in range(64)]  # the time at which each takes its next turn; 0 is the honest one
     heapify(due)
     while due[0][0] < begin + 10:
@@ -35,7 +35,7 @@ def test_a_flood_has_so_many_turns_in_a_second_and_each_connection_its_share() -
 def test_nobody_waits_while_few_speak() -> None:
     """[M4]"""
     clock = Clock()
-    turns = Turns(clock)
+    turns = StrangersTurns(clock)
     for _ in range(1000):
         clock.now += 2 / _STRANGERS_PER_SECOND
         assert turns.take() == 0.0

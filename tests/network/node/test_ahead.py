@@ -18,7 +18,7 @@ from troth.protocol.wire.primitives import Primitives
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.determinism import threads
 from troth.training.task import Batch, Model
-from troth.training.tasks.quadratic import Quadratic
+from troth.training.tasks.synthetic import Quadratic
 from troth.training.user_code import UnwantedError
 from troth.training.work import Training, TrainingWork
 

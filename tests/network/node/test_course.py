@@ -1,7 +1,7 @@
 """The course of a step: when each announcement ended, for whom it had to wait, and who was silent."""
 
 from troth.crypto import Digest, Identity, Slot
-from troth.network.node.telling.course import Course
+from troth.network.node.telling import Course
 from troth.protocol.wire.messages import Phase
 
 RUN = Digest(bytes(32))

@@ -10,12 +10,11 @@ import pytest
 from tests.protocol.scripted_world import plan, run_world
 from troth.crypto import PeerId, Signature, Slot
 from troth.events.from_step import event_of_outcome
-from troth.evidence.errors import UnprovedError
+from troth.evidence.file_format import UnprovedError
 from troth.evidence.verify import verify_ban
-from troth.network.node.banned import explain_ban
-from troth.network.node.evidence import EvidenceFiles
+from troth.network.node.evidence import EvidenceFiles, explain_ban
 from troth.protocol.wire.messages import Envelope, Phase
-from troth.simulation.chaos.world import World
+from troth.workshop.chaos.world import World
 
 
 @cache

@@ -14,10 +14,9 @@ from tests.network.disk.slots import RUN, slot
 from tests.network.disk.test_roster_changes import history
 from troth.crypto import Digest, Identity
 from troth.network.disk.checkpoints import Marks
-from troth.network.disk.errors import DiskError
-from troth.network.disk.lock import lock_folder, lock_key
-from troth.network.disk.roster_changes import FILE
-from troth.network.disk.signed_slots import SignedSlotsError
+from troth.network.disk.journal import FILE
+from troth.network.disk.lock import DiskError, lock_folder, lock_key
+from troth.network.disk.signing import SignedSlotsError
 from troth.network.node.folder import PeerFolder
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.core.state import State

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from troth.crypto import Identity, PeerId, derive
-from troth.network.manifest.errors import ManifestError
-from troth.network.mesh.session import Standing
+from troth.network.manifest.toml import ManifestError
+from troth.network.neighbour import Standing
 from troth.network.node import founding
 from troth.network.node.founding import (
-    Decision,
-    Founding,
+    FoundingConditions,
+    FoundingDecision,
+    FoundingOutcome,
     Presence,
-    Verdict,
     begin_with_the_others,
     decide,
     lacking,
@@ -33,8 +33,8 @@ HERE, READY, BEGUN, GONE_ON = (
 )
 
 
-def founders(restart_with: int | None = None) -> Founding:
-    return Founding(ME, ROSTER, 60.0, restart_with, lambda peer: f"p{KEYS.index(peer)}")
+def founders(restart_with: int | None = None) -> FoundingConditions:
+    return FoundingConditions(ME, ROSTER, 60.0, restart_with, lambda peer: f"p{KEYS.index(peer)}")
 
 
 def seen(
@@ -50,15 +50,15 @@ def all_of(standing: Standing, count: int = len(OTHERS)) -> dict[PeerId, Standin
 
 def test_everyone_is_ready() -> None:
     decision = decide(0.0, seen(all_of(READY)), founders())
-    assert (decision.verdict, decision.ready) == (Verdict.BEGIN, True)
+    assert (decision.verdict, decision.ready) == (FoundingOutcome.BEGIN, True)
 
 
 def test_a_founder_that_lacks_its_record_key_begins_nothing_and_may_come_back() -> None:
     """[U6, B1] It waits for the others first: they may have begun long ago, and it may have lost its folder."""
     lacks = dataclasses.replace(founders(), lacks="no key")
-    assert decide(0.0, seen({}), lacks).verdict is Verdict.WAIT
-    assert decide(0.0, seen(all_of(READY)), lacks) == Decision(Verdict.REFUSED, False, "no key")
-    assert decide(0.0, seen(all_of(GONE_ON)), lacks).verdict is Verdict.RUNNING
+    assert decide(0.0, seen({}), lacks).verdict is FoundingOutcome.WAIT
+    assert decide(0.0, seen(all_of(READY)), lacks) == FoundingDecision(FoundingOutcome.REFUSED, False, "no key")
+    assert decide(0.0, seen(all_of(GONE_ON)), lacks).verdict is FoundingOutcome.RUNNING
     roster = dataclasses.replace(ROSTER, record_keys=(RecordKey(ME, OTHERS[0]),))
     assert lacking(ROSTER, ME, ()) == lacking(roster, ME, (OTHERS[0],)) == ""
     assert "troth key records" in lacking(roster, ME, (OTHERS[1],))
@@ -66,7 +66,7 @@ def test_a_founder_that_lacks_its_record_key_begins_nothing_and_may_come_back() 
 
 def test_everyone_is_there_and_not_all_have_said_that_they_are_ready() -> None:
     decision = decide(0.0, seen(all_of(READY) | {OTHERS[0]: HERE}), founders())
-    assert (decision.verdict, decision.ready) == (Verdict.WAIT, True)
+    assert (decision.verdict, decision.ready) == (FoundingOutcome.WAIT, True)
     assert decision.reason == "all 7 founders are here; waiting for p1 to reach everyone too"
 
 
@@ -76,13 +76,13 @@ def test_somebody_is_missing_and_patience_decides() -> None:
     early = decide(12.0, seen(all_of(READY, 5)), founders())
     assert "enough to begin without the others in 50 s; waiting for p6" in early.reason
     patient = decide(59.9, seen(all_of(READY, 5)), founders())
-    assert (patient.verdict, patient.ready) == (Verdict.WAIT, False)
+    assert (patient.verdict, patient.ready) == (FoundingOutcome.WAIT, False)
     assert patient.reason == (
         "6 of 7 founders are here, enough to begin without the others in 10 s; waiting for p6 (not reached yet)"
     )
-    assert decide(60.0, seen(all_of(READY, 5)), founders()).verdict is Verdict.BEGIN
+    assert decide(60.0, seen(all_of(READY, 5)), founders()).verdict is FoundingOutcome.BEGIN
     too_few = decide(1e9, seen(all_of(READY, 4)), founders())
-    assert (too_few.verdict, too_few.ready) == (Verdict.WAIT, False)
+    assert (too_few.verdict, too_few.ready) == (FoundingOutcome.WAIT, False)
     assert too_few.reason.startswith("5 of 7 founders are here, 6 are needed; waiting for p5 (not reached yet), p6")
 
 
@@ -92,44 +92,44 @@ def test_people_may_agree_on_fewer_but_not_on_less_than_a_quorum(restart_with: i
     assert ROSTER.quorum == 4
     some = founders(restart_with)
     assert some.enough == enough
-    assert decide(60.0, seen(all_of(READY, enough - 1)), some).verdict is Verdict.BEGIN
-    assert decide(60.0, seen(all_of(READY, enough - 2)), some).verdict is Verdict.WAIT
+    assert decide(60.0, seen(all_of(READY, enough - 1)), some).verdict is FoundingOutcome.BEGIN
+    assert decide(60.0, seen(all_of(READY, enough - 2)), some).verdict is FoundingOutcome.WAIT
 
 
 def test_one_of_two_does_not_begin_alone_and_one_of_one_does() -> None:
     """[B5] Without liars a restart quorum is smaller than a quorum: a founder that began would only stall."""
 
-    def company(count: int) -> Founding:
+    def company(count: int) -> FoundingConditions:
         run = Run((ME, *OTHERS)[:count], b"", Parameters(size=40, tau=1.0, byzantine=0), bytes(32))
-        return Founding(ME, Roster.founding(run), 60.0, None, lambda _: "p")
+        return FoundingConditions(ME, Roster.founding(run), 60.0, None, lambda _: "p")
 
     assert company(2).roster.restart_quorum == 1
-    assert decide(1e9, Presence({}, {}, {}), company(2)).verdict is Verdict.WAIT
-    assert decide(0.0, Presence({}, {}, {}), company(1)).verdict is Verdict.BEGIN
+    assert decide(1e9, Presence({}, {}, {}), company(2)).verdict is FoundingOutcome.WAIT
+    assert decide(0.0, Presence({}, {}, {}), company(1)).verdict is FoundingOutcome.BEGIN
 
 
 def test_a_founder_that_arrives_while_others_begin_goes_with_them() -> None:
     """They agreed without waiting for it; everyone is there now, and not all of them are ready any more."""
     standings = all_of(READY) | {OTHERS[0]: BEGUN, OTHERS[1]: HERE}
-    assert decide(0.0, seen(standings), founders()).verdict is Verdict.BEGIN
-    assert decide(0.0, seen(standings | {OTHERS[0]: READY}), founders()).verdict is Verdict.WAIT
+    assert decide(0.0, seen(standings), founders()).verdict is FoundingOutcome.BEGIN
+    assert decide(0.0, seen(standings | {OTHERS[0]: READY}), founders()).verdict is FoundingOutcome.WAIT
 
 
 def test_liars_alone_cannot_say_that_the_run_goes_on() -> None:
     """[B1] A peer that believed it would give up its key."""
     assert ROSTER.liars == 2
-    assert decide(0.0, seen(all_of(READY) | all_of(GONE_ON, 2)), founders()).verdict is Verdict.BEGIN
-    assert decide(0.0, seen(all_of(READY) | all_of(GONE_ON, 3)), founders()).verdict is Verdict.RUNNING
+    assert decide(0.0, seen(all_of(READY) | all_of(GONE_ON, 2)), founders()).verdict is FoundingOutcome.BEGIN
+    assert decide(0.0, seen(all_of(READY) | all_of(GONE_ON, 3)), founders()).verdict is FoundingOutcome.RUNNING
 
 
 def test_nobody_will_ever_train_with_this_peer() -> None:
     decision = decide(0.0, seen({}, refused=OTHERS[:4]), founders())
-    assert decision.verdict is Verdict.REFUSED
+    assert decision.verdict is FoundingOutcome.REFUSED
     assert decision.reason == (
         "p1, p2, p3, p4 cannot train with this peer: another run; everybody needs the same run.toml"
     )
-    assert decide(0.0, seen({}, refused=OTHERS[:3]), founders()).verdict is Verdict.WAIT
-    assert decide(0.0, seen(all_of(HERE, 1), refused=OTHERS[1:]), founders()).verdict is Verdict.WAIT
+    assert decide(0.0, seen({}, refused=OTHERS[:3]), founders()).verdict is FoundingOutcome.WAIT
+    assert decide(0.0, seen(all_of(HERE, 1), refused=OTHERS[1:]), founders()).verdict is FoundingOutcome.WAIT
 
 
 class _Network:
@@ -187,7 +187,7 @@ class _Members(_Network):
         return self._answers
 
 
-STRANGER = Founding(
+STRANGER = FoundingConditions(
     Identity.from_secret(derive(0, "stranger")).peer, ROSTER, 60.0, None, lambda peer: f"p{KEYS.index(peer)}"
 )
 

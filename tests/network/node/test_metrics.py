@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from troth.events import words
+from troth.errors import how_to_install
+from troth.events import phrases
 from troth.events.kinds import Ban, Status, Stepped
-from troth.extras import how_to_install
-from troth.network.node.telling.metrics import Metrics, MetricsError
+from troth.network.node.metrics import Metrics, MetricsError
 
 EVENT = Stepped(
     step=6,
@@ -100,11 +100,11 @@ def test_tensorboard_is_asked_for_by_its_name(tmp_path: Path) -> None:
 
 
 def test_delta_is_told_where_it_is_above_the_least() -> None:
-    assert "0.50 s a step  Δ 3.2 s" in words.line(EVENT, "")
-    assert "Δ" not in words.line(replace(EVENT, delta_s=2.0), "")
+    assert "0.50 s a step  Δ 3.2 s" in phrases.line(EVENT, "")
+    assert "Δ" not in phrases.line(replace(EVENT, delta_s=2.0), "")
 
 
 def test_an_observer_has_no_loss_to_show() -> None:
-    measured = words.metrics_in_words(EVENT.metrics)
-    assert "batch loss –  accuracy 87.5%" in words.line(replace(EVENT, loss=None), measured)
-    assert "batch loss 1.250  peers" in words.line(EVENT, "")
+    measured = phrases.metrics_in_words(EVENT.metrics)
+    assert "batch loss –  accuracy 87.5%" in phrases.line(replace(EVENT, loss=None), measured)
+    assert "batch loss 1.250  peers" in phrases.line(EVENT, "")

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from tests.network.manifest.plans import KEYS, PLAN
 from tests.network.node.test_metrics import EVENT
 from troth.crypto import Identity, PeerId
-from troth.events import words
+from troth.events import phrases
 from troth.events.kinds import Ban, Returned
-from troth.network.node.names import Names
-from troth.network.node.telling.log import FILES, LogFile
-from troth.network.node.telling.narrator import Narrator
+from troth.network.node.founding import PeerNames
+from troth.network.node.log import FILES, LogFile
+from troth.network.node.telling import Narrator
 
 QUIET = replace(EVENT, banned=(), metrics={})
 PAUSED = replace(QUIET, members=2, ever=4, needed=3, moved=False, away=("carol", "dave"))
@@ -26,19 +26,19 @@ class Clock:
 
 
 def test_a_pause_says_why_who_and_what_to_do() -> None:
-    assert words.pause(PAUSED) == (
+    assert phrases.pause(PAUSED) == (
         "paused: 2 of 4 are gone (carol, dave), and with up to 1 liar among them 3 are needed to train; nothing is lost, steps "
         "and schedule wait. They come back with the same command as before; if they never will, begin a new run from this "
         "model with those who are left: troth new --from FOLDER"
     )
-    lost = words.pause(replace(PAUSED, members=1, ever=4, away=("carol",)))
+    lost = phrases.pause(replace(PAUSED, members=1, ever=4, away=("carol",)))
     assert lost is not None
     assert "Too many can never come back: begin a new run" in lost
-    assert words.pause(QUIET) is None
-    undecided = words.pause(replace(QUIET, moved=False, unjudged=True, needed=3))
+    assert phrases.pause(QUIET) is None
+    undecided = phrases.pause(replace(QUIET, moved=False, unjudged=True, needed=3))
     assert undecided is not None
     assert "no quorum judged" in undecided
-    back = words.pause(replace(QUIET, moved=False, needed=3))
+    back = phrases.pause(replace(QUIET, moved=False, needed=3))
     assert back is not None
     assert "enough are back" in back
 
@@ -49,11 +49,11 @@ def test_a_pause_is_told_at_once_and_then_every_minute_and_its_end_once() -> Non
     for second in range(150):
         clock.now = float(second)
         narrator.stepped(PAUSED)
-        narrator.note(words.pause(PAUSED) or "")  # as a peer that rests does
-    assert said == [words.pause(PAUSED)] * 3
+        narrator.note(phrases.pause(PAUSED) or "")  # as a peer that rests does
+    assert said == [phrases.pause(PAUSED)] * 3
     narrator.stepped(QUIET)
     narrator.stepped(QUIET)
-    assert said[3:] == ["step 6: the model moves again", words.line(QUIET, ""), words.line(QUIET, "")]
+    assert said[3:] == ["step 6: the model moves again", phrases.line(QUIET, ""), phrases.line(QUIET, "")]
 
 
 def test_before_the_first_step_there_is_a_sign_of_life_every_ten_seconds() -> None:
@@ -81,14 +81,14 @@ def test_the_time_left_is_told_once_the_pace_is_known() -> None:
         narrator.stepped(replace(QUIET, step=step, updates=step + 1, of=1012, at=1e9 + 0.5 * step + late))
     assert "left" not in said[0]
     assert said[11].endswith("0.50 s a step  Δ 3.2 s  about 8 min left")
-    assert words.time_left(41.0) == "  about 41 s left"
-    assert words.time_left(7200.0) == "  about 2 h left"
-    assert words.time_left(None) == words.time_left(0.0) == ""
+    assert phrases.time_left(41.0) == "  about 41 s left"
+    assert phrases.time_left(7200.0) == "  about 2 h left"
+    assert phrases.time_left(None) == phrases.time_left(0.0) == ""
 
 
 def test_two_members_that_do_not_hear_each_other_are_named_to_all() -> None:
     """[F2] By the word of one of them, which may be a liar's."""
-    assert words.sentences(replace(QUIET, link_disputes=(("alice", "bob"),))) == [
+    assert phrases.sentences(replace(QUIET, link_disputes=(("alice", "bob"),))) == [
         "step 6: alice and bob do not hear each other, as one of them says: the others pass on what they say. If both are well, "
         "one of them should open its port to the other"
     ]
@@ -121,28 +121,28 @@ def test_a_note_is_not_repeated_within_a_minute() -> None:
 
 
 def test_losses_have_names_of_their_own() -> None:
-    line = words.line(EVENT, words.metrics_in_words({"loss": 0.25, "accuracy": 0.875}))
+    line = phrases.line(EVENT, phrases.metrics_in_words({"loss": 0.25, "accuracy": 0.875}))
     assert "batch loss 1.250  test loss 0.25  accuracy 87.5%  peers 4" in line
 
 
 def test_a_run_whose_liars_are_all_found_does_not_sound_like_an_alarm() -> None:
-    line = words.line(replace(EVENT, withstands=0), "")
+    line = phrases.line(replace(EVENT, withstands=0), "")
     assert line.count("no liars expected") == 1
     assert "withstands" not in line
 
 
 def test_a_returned_peer_keeps_its_name_under_every_key() -> None:
-    names = Names(PLAN.name_of)
+    names = PeerNames(PLAN.name_of)
     second, third = (Identity.from_secret(bytes([k]) * 32).peer for k in (1, 2))
     assert names(second) == second.hex()[:16]
     names.learn([(KEYS[2], second), (second, third)])
     assert [names(PeerId(key)) for key in (KEYS[2], second, third)] == ["carol"] * 3
     late = replace(QUIET, step=216, updates=76, returned=(Returned(peer="carol"),))
-    assert words.sentences(late) == ["step 216 (update 76): carol is back"], (
+    assert phrases.sentences(late) == ["step 216 (update 76): carol is back"], (
         "as evidence counts, and as the line counts"
     )
     back = (Returned(peer="carol", key="01020304"), Returned(peer="dave"))
-    assert words.sentences(replace(QUIET, returned=back)) == [
+    assert phrases.sentences(replace(QUIET, returned=back)) == [
         "step 6: carol is back (new key 01020304)",
         "step 6: dave is back",
     ]

@@ -3,7 +3,7 @@
 import pytest
 
 from troth.crypto import PeerId
-from troth.network.mesh.neighbour import Expected, Neighbours
+from troth.network.neighbour import ExpectedConnections, Neighbours
 from troth.network.node.network import member_addresses
 from troth.protocol.core.roster import Away, Roster
 
@@ -44,6 +44,6 @@ def test_a_newcomer_that_lost_its_seat_is_a_stranger() -> None:
     addresses = member_addresses(roster, FOUNDERS, "dht:")
     assert addresses == {FOUNDER: "founder:1"}
     neighbours = Neighbours(HIDDEN, FOUNDERS)
-    neighbours.expect(Expected(frozenset(roster.members), addresses=addresses))
+    neighbours.expect(ExpectedConnections(frozenset(roster.members), addresses=addresses))
     assert not neighbours.knows(NEWCOMER)
     assert neighbours.knows(FOUNDER)

@@ -13,11 +13,10 @@ from troth.events.kinds import Stepped
 from troth.evidence.model_file import from_text
 from troth.evidence.verify_model import proves_model
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.errors import ManifestError
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.manifest import Founder, Manifest
 from troth.network.manifest.options import ManifestOptions
-from troth.network.mesh.inbox import StoppedError
+from troth.network.manifest.toml import ManifestError
+from troth.network.mesh import StoppedError
 from troth.network.node import founding
 from troth.network.node.folder import PeerFolder
 from troth.network.node.node import Node

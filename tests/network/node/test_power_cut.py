@@ -16,8 +16,7 @@ from tests.network.node.test_node import free_address
 from troth.crypto import Identity, Seed, derive
 from troth.events.kinds import Stepped
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.manifest import Manifest
+from troth.network.manifest.manifest import Founder, Manifest
 from troth.network.manifest.options import ManifestOptions
 from troth.network.node.node import Node
 from troth.network.node.options import NodeOptions

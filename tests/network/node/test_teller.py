@@ -12,10 +12,9 @@ from tests.network.manifest.plans import KEYS, PLAN
 from troth.crypto import PeerId, Slot
 from troth.events.file import EVENTS, STATUS, EventFile, decode_event, decode_status
 from troth.events.kinds import Noted, Stepped
-from troth.network.node.names import Names
+from troth.network.node.founding import PeerNames
 from troth.network.node.options import NodeOptions
-from troth.network.node.telling.progress import Progress
-from troth.network.node.telling.teller import Eyes, Teller, Traffic
+from troth.network.node.telling import Eyes, StepProgress, Teller, Traffic
 from troth.protocol.core.records import StepRecord
 from troth.protocol.wire.messages import Phase
 
@@ -97,7 +96,7 @@ def test_the_time_that_is_left_follows_from_the_usual_step() -> None:
     def step(number: int, at: float, *, moved: bool = True) -> Stepped:
         return Stepped(step=number, updates=number, of=99, members=4, at=at, moved=moved)
 
-    progress = Progress([step(0, 100.0)], 50.0)
+    progress = StepProgress([step(0, 100.0)], 50.0)
     assert (progress.usual_s, progress.left_s(7)) == (None, None)
     for number, at in enumerate((102.0, 104.0, 190.0, 192.0), 1):
         progress.stepped(step(number, at))
@@ -116,7 +115,7 @@ def teller(folder: Path, sights: Sights | None = None, eyes: Eyes | None = None)
     folder.mkdir(exist_ok=True)
     screen = Screen()
     seen = eyes or (sights or Sights()).eyes()
-    return Teller(PLAN, KEYS[0], NodeOptions(folder, listen=""), screen, Names(PLAN.name_of), seen), screen
+    return Teller(PLAN, KEYS[0], NodeOptions(folder, listen=""), screen, PeerNames(PLAN.name_of), seen), screen
 
 
 def test_a_note_that_is_repeated_is_in_the_stream_once_a_minute(tmp_path: Path) -> None:

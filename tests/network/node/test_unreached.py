@@ -7,7 +7,7 @@ import msgspec
 from tests.network.manifest.plans import KEYS, PLAN
 from tests.protocol.scripted_world import plan, run_world
 from troth.events.from_step import event_of_outcome
-from troth.network.node.unreached import Unreached
+from troth.network.node.way_in import Unreached
 
 ALICE, BOB, CAROL, DAVE = KEYS[:4]
 

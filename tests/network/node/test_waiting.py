@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.network.manifest.plans import KEYS, PLAN
 from troth.crypto import Digest, PeerId, Slot
-from troth.network.mesh.session import Standing
+from troth.network.neighbour import Standing
 from troth.network.node.waiting import farewell, in_vain, waiting_for
 from troth.protocol.core.door import Door
 from troth.protocol.core.records import Candidate

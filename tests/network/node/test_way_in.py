@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.network.manifest.plans import KEYS, PLAN
 from troth.crypto import PeerId
-from troth.events.words import duration
+from troth.events.phrases import duration
 from troth.network.node.way_in import Arrival, why_outside
 from troth.protocol.core.roster import Away, Roster
 from troth.protocol.recovery.download import Fetched

@@ -9,7 +9,7 @@ import pytest
 
 from tests.network.manifest.plans import KEYS, PLAN
 from troth.crypto import PeerId
-from troth.network.disk.errors import DiskError
+from troth.network.disk.lock import DiskError
 from troth.network.node import way_in
 from troth.network.node.options import NodeOptions
 from troth.network.node.way_in import WayIn, check_machine

@@ -8,14 +8,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from troth.crypto.identity import Identity, PeerId
-from troth.network.transport.base import Limits
+from troth.network.transport.base import TransportLimits
 from troth.network.transport.connection import StreamConnection
-from troth.network.transport.tcp import TcpTransport
-from troth.network.transport.tls import client_context
+from troth.network.transport.tcp import TcpTransport, client_context
 
 MB = 1_000_000
-LIMITS = Limits(most_control_bytes=MB, most_bulk_bytes=64 * MB, most_queued_bytes=128 * MB)
-HASTY = Limits(  # for tests in which time has to pass
+LIMITS = TransportLimits(most_control_bytes=MB, most_bulk_bytes=64 * MB, most_queued_bytes=128 * MB)
+HASTY = TransportLimits(  # for tests in which time has to pass
     most_control_bytes=MB,
     most_bulk_bytes=64 * MB,
     most_queued_bytes=128 * MB,
@@ -60,7 +59,7 @@ def anyone(_: PeerId) -> bool:
 
 
 @asynccontextmanager
-async def transport(limits: Limits = LIMITS, identity: Identity | None = None) -> AsyncIterator[TcpTransport]:
+async def transport(limits: TransportLimits = LIMITS, identity: Identity | None = None) -> AsyncIterator[TcpTransport]:
     made = TcpTransport(identity or Identity.generate(), limits)
     try:
         yield made
@@ -74,7 +73,7 @@ class Pair(NamedTuple):
 
 
 @asynccontextmanager
-async def pair(limits: Limits = LIMITS, far_limits: Limits | None = None) -> AsyncIterator[Pair]:
+async def pair(limits: TransportLimits = LIMITS, far_limits: TransportLimits | None = None) -> AsyncIterator[Pair]:
     """Two ends of one connection between peers that know each other; the near end dialled."""
     identity = Identity.generate()
     async with transport(limits) as dialler, transport(far_limits or limits, identity=identity) as listener:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.network.transport.endpoints import HASTY, LIMITS, MB, pair, run, until
-from troth.network.transport.base import Lane, Limits
+from troth.network.transport.base import Lane, TransportLimits
 
 
 def test_messages_travel_both_ways_on_both_lanes() -> None:
@@ -122,7 +122,7 @@ def test_an_idle_connection_stays_up() -> None:
 
 def test_a_queue_over_its_bound_closes_the_connection() -> None:
     async def main() -> None:
-        small = Limits(most_control_bytes=100, most_bulk_bytes=MB, most_queued_bytes=5 * MB)
+        small = TransportLimits(most_control_bytes=100, most_bulk_bytes=MB, most_queued_bytes=5 * MB)
         async with pair(small, replace(small, most_received_bytes=1)) as (near, _):
             sent = 0
             while near.send(Lane.BULK, bytes(MB)):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.network.transport.endpoints import LIMITS, raw_peer, run, transport, until
 from troth.crypto.identity import Identity, PeerId
-from troth.network.transport.base import Limits, UnreachableError
+from troth.network.transport.base import TransportLimits, UnreachableError
 from troth.network.transport.connection import StreamConnection, Vetting
 from troth.network.transport.pool import _MOST_LINGERING
 from troth.network.transport.tcp import TcpTransport
@@ -20,7 +20,7 @@ from troth.network.transport.tcp import TcpTransport
 class Watched(TcpTransport):
     """Remembers its connections without keeping them."""
 
-    def __init__(self, identity: Identity, limits: Limits) -> None:
+    def __init__(self, identity: Identity, limits: TransportLimits) -> None:
         super().__init__(identity, limits)
         self.all: weakref.WeakSet[StreamConnection] = weakref.WeakSet()
         made = self._pool.new_connection

@@ -16,7 +16,7 @@ from troth.network.transport.framing import (
     PING,
     SMALLEST_CHUNK_BYTES,
     Assembler,
-    Kind,
+    ChunkKind,
     MalformedError,
     Outbox,
     goodbye,
@@ -32,9 +32,9 @@ def assembler() -> Assembler:
     return made
 
 
-def feed(inbox: Assembler, stream: bytes, cuts: list[int] | None = None) -> list[tuple[Kind, Received]]:
+def feed(inbox: Assembler, stream: bytes, cuts: list[int] | None = None) -> list[tuple[ChunkKind, Received]]:
     """Hand over the stream in reads of the given sizes, over and over."""
-    done: list[tuple[Kind, Received]] = []
+    done: list[tuple[ChunkKind, Received]] = []
     at, turn = 0, 0
     while at < len(stream):
         space = inbox.buffer()
@@ -93,7 +93,7 @@ def test_messages_come_out_in_the_order_of_their_lane(messages: list[tuple[Lane,
         cuts = [max(cut, 1000) for cut in cuts]  # else it takes long
     got = feed(assembler(), stream, cuts)
     for lane in Lane:
-        assert [bytes(message) for kind, message in got if kind is Kind(lane)] == [
+        assert [bytes(message) for kind, message in got if kind is ChunkKind(lane)] == [
             m for where, m in sent if where is lane
         ]
 
@@ -115,8 +115,8 @@ def test_control_overtakes_between_chunks(lengths: list[int], cuts: list[int]) -
             header, chunk = outbox.next_chunk() or pytest.fail("nothing to send")
             stream += header + b"".join(chunk) + PING
     stream += drained(outbox)
-    got = [one for one in feed(assembler(), stream, [max(cut, 1000) for cut in cuts]) if one[0] is not Kind.PING]
-    assert [kind for kind, _ in got] == [Kind.CONTROL] * len(lengths) + [Kind.BULK]
+    got = [one for one in feed(assembler(), stream, [max(cut, 1000) for cut in cuts]) if one[0] is not ChunkKind.PING]
+    assert [kind for kind, _ in got] == [ChunkKind.CONTROL] * len(lengths) + [ChunkKind.BULK]
     assert [len(message) for _, message in got[:-1]] == lengths
     assert bytes(got[-1][1]) == bulk
 
@@ -179,20 +179,22 @@ def test_control_comes_as_bytes_and_bulk_as_memory_of_its_own() -> None:
 MALFORMED = {
     "unknown kind": HEADER.pack(4, 1, 1),
     "the highest kind": HEADER.pack(255, 1, 1),
-    "too long for control": HEADER.pack(Kind.CONTROL, MOST_CONTROL + 1, 1),
-    "too long for bulk": HEADER.pack(Kind.BULK, 2**32 - 1, LARGEST_CHUNK_BYTES),
-    "too long a goodbye": HEADER.pack(Kind.GOODBYE, 201, 201),
-    "empty message": HEADER.pack(Kind.CONTROL, 0, 0),
-    "empty chunk": HEADER.pack(Kind.BULK, 5, 0),
-    "more than announced": HEADER.pack(Kind.CONTROL, 5, 6),
-    "too large a chunk": HEADER.pack(Kind.BULK, MOST_BULK, LARGEST_CHUNK_BYTES + 1),
-    "too small a chunk": HEADER.pack(Kind.BULK, MOST_BULK, SMALLEST_CHUNK_BYTES - 1),
-    "ping with a total": HEADER.pack(Kind.PING, 1, 0),
-    "ping with a body": HEADER.pack(Kind.PING, 0, 1),
-    "another total half way": HEADER.pack(Kind.BULK, 50_000, 20_000)
+    "too long for control": HEADER.pack(ChunkKind.CONTROL, MOST_CONTROL + 1, 1),
+    "too long for bulk": HEADER.pack(ChunkKind.BULK, 2**32 - 1, LARGEST_CHUNK_BYTES),
+    "too long a goodbye": HEADER.pack(ChunkKind.GOODBYE, 201, 201),
+    "empty message": HEADER.pack(ChunkKind.CONTROL, 0, 0),
+    "empty chunk": HEADER.pack(ChunkKind.BULK, 5, 0),
+    "more than announced": HEADER.pack(ChunkKind.CONTROL, 5, 6),
+    "too large a chunk": HEADER.pack(ChunkKind.BULK, MOST_BULK, LARGEST_CHUNK_BYTES + 1),
+    "too small a chunk": HEADER.pack(ChunkKind.BULK, MOST_BULK, SMALLEST_CHUNK_BYTES - 1),
+    "ping with a total": HEADER.pack(ChunkKind.PING, 1, 0),
+    "ping with a body": HEADER.pack(ChunkKind.PING, 0, 1),
+    "another total half way": HEADER.pack(ChunkKind.BULK, 50_000, 20_000)
     + bytes(20_000)
-    + HEADER.pack(Kind.BULK, 50_001, 30_001),
-    "past the end": HEADER.pack(Kind.BULK, 50_000, 20_000) + bytes(20_000) + HEADER.pack(Kind.BULK, 50_000, 30_001),
+    + HEADER.pack(ChunkKind.BULK, 50_001, 30_001),
+    "past the end": HEADER.pack(ChunkKind.BULK, 50_000, 20_000)
+    + bytes(20_000)
+    + HEADER.pack(ChunkKind.BULK, 50_000, 30_001),
 }
 
 
@@ -206,7 +208,7 @@ def test_a_malformed_stream_is_refused(stream: bytes, cut: int) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.binary(min_size=9, max_size=300), CUTS)
 def test_any_bytes_give_messages_or_a_refusal(stream: bytes, cuts: list[int]) -> None:
-    got: list[tuple[Kind, Received]] = []
+    got: list[tuple[ChunkKind, Received]] = []
     with suppress(MalformedError):
         got = feed(assembler(), stream, cuts)
     assert sum(len(message) for _, message in got) <= len(stream)
@@ -221,12 +223,12 @@ def test_an_announcement_costs_its_sender_more_than_us() -> None:
     gigabyte = 2**30
     inbox = Assembler(MOST_CONTROL)
     inbox.allow(MOST_CONTROL, gigabyte)
-    feed(inbox, HEADER.pack(Kind.BULK, gigabyte, LARGEST_CHUNK_BYTES) + b"x")
+    feed(inbox, HEADER.pack(ChunkKind.BULK, gigabyte, LARGEST_CHUNK_BYTES) + b"x")
     assert taken(inbox) <= 2**20
     sent = 1
     feed(inbox, bytes(LARGEST_CHUNK_BYTES - 1))
     for _ in range(20):
-        feed(inbox, HEADER.pack(Kind.BULK, gigabyte, LARGEST_CHUNK_BYTES) + bytes(LARGEST_CHUNK_BYTES))
+        feed(inbox, HEADER.pack(ChunkKind.BULK, gigabyte, LARGEST_CHUNK_BYTES) + bytes(LARGEST_CHUNK_BYTES))
         sent += LARGEST_CHUNK_BYTES
         assert taken(inbox) <= max(2**20, 8 * (sent + LARGEST_CHUNK_BYTES))
     assert inbox.assembling
@@ -249,15 +251,15 @@ def test_growing_works_while_somebody_still_holds_a_view() -> None:
 
 def test_a_large_message_is_read_in_place() -> None:
     inbox = assembler()
-    feed(inbox, HEADER.pack(Kind.BULK, 200_000, 200_000) + bytes(1000))
+    feed(inbox, HEADER.pack(ChunkKind.BULK, 200_000, 200_000) + bytes(1000))
     space = inbox.buffer()
-    assert space.obj is inbox._under_way[Kind.BULK].data.obj
+    assert space.obj is inbox._under_way[ChunkKind.BULK].data.obj
     assert len(space) == 199_000
 
 
 def test_reasons_are_cut_and_made_safe_to_print() -> None:
     ((kind, reason),) = feed(assembler(), goodbye("\x1b[31mdanger\n" + "é" * 500))
-    assert kind is Kind.GOODBYE
+    assert kind is ChunkKind.GOODBYE
     assert len(reason) == 200
     assert reason_of(reason).isprintable()
-    assert feed(assembler(), goodbye("")) == [(Kind.GOODBYE, b"closed")]
+    assert feed(assembler(), goodbye("")) == [(ChunkKind.GOODBYE, b"closed")]

@@ -15,10 +15,9 @@ from tests.network.transport.endpoints import HASTY, LIMITS, MB, pair, raw_peer,
 from tests.network.transport.test_tls import forged
 from troth.crypto.identity import Identity
 from troth.network.transport.base import Lane
-from troth.network.transport.framing import HEADER, LARGEST_CHUNK_BYTES, PING, SMALLEST_CHUNK_BYTES, Kind, Outbox
-from troth.network.transport.kernel import _BUF_LOCK
-from troth.network.transport.tcp import TcpTransport
-from troth.network.transport.tls import client_context
+from troth.network.transport.connection import _BUF_LOCK
+from troth.network.transport.framing import HEADER, LARGEST_CHUNK_BYTES, PING, SMALLEST_CHUNK_BYTES, ChunkKind, Outbox
+from troth.network.transport.tcp import TcpTransport, client_context
 
 
 def where(address: str) -> tuple[str, int]:
@@ -181,7 +180,7 @@ def test_messages_of_a_refused_key_are_not_read() -> None:
             await guest.dial(address, identity.peer)
             await listener.accept()
             async with raw_peer(address) as stranger:
-                stranger.writer.write((HEADER.pack(Kind.CONTROL, 4, 4) + b"hear") * 1000)
+                stranger.writer.write((HEADER.pack(ChunkKind.CONTROL, 4, 4) + b"hear") * 1000)
                 await stranger.reader.readuntil(b"no place left")
             await until(lambda: not listener._tasks)
             assert not listener._pool._unaccepted
@@ -193,20 +192,20 @@ def test_messages_of_a_refused_key_are_not_read() -> None:
 
 
 ATTACKS = {
-    "oversized": (HEADER.pack(Kind.BULK, 2**32 - 1, LARGEST_CHUNK_BYTES), "are allowed"),
-    "oversized control": (HEADER.pack(Kind.CONTROL, MB + 1, MB), "are allowed"),
+    "oversized": (HEADER.pack(ChunkKind.BULK, 2**32 - 1, LARGEST_CHUNK_BYTES), "are allowed"),
+    "oversized control": (HEADER.pack(ChunkKind.CONTROL, MB + 1, MB), "are allowed"),
     "endless": (
-        HEADER.pack(Kind.BULK, 40_000, 20_000)
+        HEADER.pack(ChunkKind.BULK, 40_000, 20_000)
         + bytes(20_000)
-        + HEADER.pack(Kind.BULK, 40_000, 200_000)
+        + HEADER.pack(ChunkKind.BULK, 40_000, 200_000)
         + bytes(200_000),
         "20000 bytes into a message of 40000",
     ),
     "two at once": (
-        HEADER.pack(Kind.BULK, 40_000, 20_000) + bytes(20_000) + HEADER.pack(Kind.BULK, 9, 9) + bytes(9),
+        HEADER.pack(ChunkKind.BULK, 40_000, 20_000) + bytes(20_000) + HEADER.pack(ChunkKind.BULK, 9, 9) + bytes(9),
         "begins before",
     ),
-    "crumbs": (HEADER.pack(Kind.BULK, MB, SMALLEST_CHUNK_BYTES - 1), "in the middle"),
+    "crumbs": (HEADER.pack(ChunkKind.BULK, MB, SMALLEST_CHUNK_BYTES - 1), "in the middle"),
     "unknown": (bytes([77]) + bytes(8), "unknown kind"),
     "pings": (PING * 5000, "pings without end"),
     "noise": (b"\xa5" * 100_000, "unknown kind"),
@@ -273,7 +272,7 @@ def test_a_message_that_trickles_is_not_waited_for() -> None:
             async with raw_peer(address) as attacker:
                 connection = await listener.accept()
                 connection.recognise(known=True)
-                attacker.writer.write(HEADER.pack(Kind.BULK, MB, 200_000))
+                attacker.writer.write(HEADER.pack(ChunkKind.BULK, MB, 200_000))
 
                 async def trickle() -> None:
                     while not connection.why:
@@ -293,7 +292,7 @@ def test_pings_do_not_carry_a_message_that_stands_still() -> None:
             async with raw_peer(address) as attacker:
                 connection = await listener.accept()
                 connection.recognise(known=True)
-                attacker.writer.write(HEADER.pack(Kind.BULK, MB, 20_000) + bytes(20_000))
+                attacker.writer.write(HEADER.pack(ChunkKind.BULK, MB, 20_000) + bytes(20_000))
 
                 async def ping() -> None:
                     while not connection.why:
@@ -311,12 +310,12 @@ def test_pings_do_not_carry_a_message_that_stands_still() -> None:
 
 def stranger_says(length: int, sent: int) -> bytes:
     """The beginning of a control message."""
-    return HEADER.pack(Kind.CONTROL, length, sent) + bytes(sent)
+    return HEADER.pack(ChunkKind.CONTROL, length, sent) + bytes(sent)
 
 
 @pytest.mark.parametrize("greeted", [False, True])
-@pytest.mark.parametrize("kind", [Kind.CONTROL, Kind.BULK])
-def test_a_stranger_gets_no_memory_for_more_than_a_greeting(kind: Kind, greeted: bool) -> None:
+@pytest.mark.parametrize("kind", [ChunkKind.CONTROL, ChunkKind.BULK])
+def test_a_stranger_gets_no_memory_for_more_than_a_greeting(kind: ChunkKind, greeted: bool) -> None:
     """[M4] Before it says who it is, and afterwards: what it announces is refused before memory is taken."""
 
     async def main() -> None:
@@ -342,7 +341,7 @@ def test_what_follows_the_greeting_waits_until_it_is_known() -> None:
             address = await listener.listen("127.0.0.1:0")
             async with raw_peer(address) as member:
                 connection = await listener.accept()
-                large = HEADER.pack(Kind.BULK, 100_000, 100_000) + bytes(100_000)
+                large = HEADER.pack(ChunkKind.BULK, 100_000, 100_000) + bytes(100_000)
                 member.writer.write(stranger_says(5, 5) + stranger_says(6, 6) + large)
                 assert await connection.receive() == (Lane.CONTROL, bytes(5))
                 await until(lambda: connection.bytes_in > 1000)
@@ -429,7 +428,7 @@ def test_a_goodbye_followed_by_more_is_the_end() -> None:
                 outbox.put(Lane.CONTROL, b"last")
                 header, body = outbox.next_chunk() or pytest.fail("nothing to send")
                 last = header + b"".join(body)
-                attacker.writer.write(last + HEADER.pack(Kind.GOODBYE, 5, 5) + b"\x1b[0m\n" + last)
+                attacker.writer.write(last + HEADER.pack(ChunkKind.GOODBYE, 5, 5) + b"\x1b[0m\n" + last)
                 assert await connection.receive() == (Lane.CONTROL, b"last")
                 assert await connection.receive() is None
                 assert await connection.closed() == "the other side closed: ?[0m?"

@@ -1,10 +1,10 @@
 """Peers that are gone or trickle: decided from counts and a clock that is passed in."""
 
-from troth.network.transport.base import SLOWEST_BYTES_PER_SECOND, Limits
+from troth.network.transport.base import SLOWEST_BYTES_PER_SECOND, TransportLimits
+from troth.network.transport.connection import Fault, Liveness
 from troth.network.transport.framing import PING
-from troth.network.transport.liveness import Fault, Liveness
 
-LIMITS = Limits(most_control_bytes=1000, most_bulk_bytes=1000, most_queued_bytes=5000, idle_s=16.0, ping_s=4.0)
+LIMITS = TransportLimits(most_control_bytes=1000, most_bulk_bytes=1000, most_queued_bytes=5000, idle_s=16.0, ping_s=4.0)
 
 
 def ticked(liveness: Liveness, until: float, *, assembling: bool = False, bytes_each: int = 0) -> Fault | None:

@@ -7,8 +7,7 @@ from dataclasses import replace
 from tests.network.transport.endpoints import LIMITS, MB, run, transport
 from troth.crypto.identity import Identity
 from troth.network.transport.base import Lane
-from troth.network.transport.framing import CHUNK_BYTES
-from troth.network.transport.throttle import TokenBucket
+from troth.network.transport.framing import CHUNK_BYTES, TokenBucket
 
 
 def test_a_bucket_lets_through_its_rate() -> None:

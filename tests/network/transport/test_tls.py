@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from troth.crypto.identity import Identity
-from troth.network.transport import tls
-from troth.network.transport.tls import PROTOCOL, client_context, leaf_certificate, peer_of, server_context
+from troth.network.transport import tcp
+from troth.network.transport.tcp import PROTOCOL, client_context, leaf_certificate, peer_of, server_context
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
@@ -38,20 +38,20 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLOb
 def forged(*, authority: bool = True) -> ssl.SSLContext:
     """A client with a leaf of another make: an elliptic-curve key, signed by the known authority or by itself."""
     private = ec.generate_private_key(ec.SECP256R1())
-    signer = tls._AUTHORITY if authority else Ed25519PrivateKey.generate()
+    signer = tcp._AUTHORITY if authority else Ed25519PrivateKey.generate()
     certificate = (
         x509.CertificateBuilder()
-        .subject_name(tls._AUTHORITY_NAME)
-        .issuer_name(tls._AUTHORITY_NAME)
+        .subject_name(tcp._AUTHORITY_NAME)
+        .issuer_name(tcp._AUTHORITY_NAME)
         .public_key(private.public_key())
         .serial_number(1)
-        .not_valid_before(tls._FROM)
-        .not_valid_after(tls._UNTIL)
+        .not_valid_before(tcp._FROM)
+        .not_valid_after(tcp._UNTIL)
         .sign(signer, None)
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.load_verify_locations(cadata=tls._authority_certificate().decode())
+    context.load_verify_locations(cadata=tcp._authority_certificate().decode())
     with tempfile.NamedTemporaryFile() as file:
         file.write(certificate.public_bytes(serialization.Encoding.PEM))
         file.write(

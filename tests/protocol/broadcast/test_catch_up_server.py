@@ -6,10 +6,10 @@ import pytest
 
 from tests.protocol.returning_members import IDENTITIES, IDENTITY_OF, PEERS, SUCCESSORS, rejoin_request, rejoin_slot
 from troth.crypto import Digest, Identity, PeerId, Signature, Slot, derive, signed_bytes
-from troth.protocol.broadcast.outside.catch_up_server import MOST_AHEAD, CatchUpServer, Served
+from troth.protocol.broadcast.serving import MOST_AHEAD, CatchUpServer, Served
 from troth.protocol.core.door import Door
-from troth.protocol.core.rejoin import request_bytes, signed_request
 from troth.protocol.core.roster import Away, Roster
+from troth.protocol.core.state import request_bytes, signed_request
 from troth.protocol.wire.frames import (
     ChunkShown,
     ChunkWanted,

@@ -6,7 +6,7 @@ from msgspec.structs import replace as replaced
 
 from tests.protocol.core.test_door import KEYS, OPEN, RUN, TOOLS, roster_of, tickets_of, unsigned
 from troth.crypto import Digest, PeerId, Slot
-from troth.protocol.broadcast.outside.doorkeeper import Doorkeeper
+from troth.protocol.broadcast.serving import Doorkeeper
 from troth.protocol.core.door import best_tickets, has_work, ticket_hash
 from troth.protocol.core.records import Candidate
 from troth.protocol.wire.frames import ProbeShown, TicketShown

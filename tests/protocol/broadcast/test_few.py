@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from troth.crypto import PeerId, derive
-from troth.protocol.broadcast.outside.few import FewOfMany
+from troth.protocol.broadcast.serving import FewOfMany
 
 MOST = 8
 NAMES = [PeerId(bytes(derive(0, "few", number))) for number in range(64)]

@@ -14,7 +14,7 @@ from troth.protocol.wire.frames import BlobSent, Packet, PartSent, Value, View
 from troth.protocol.wire.messages import Commit, Phase
 from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.chaos.virtual_time import VirtualTime
+from troth.workshop.chaos.virtual_time import VirtualTime
 
 IDS = [Identity.from_secret(derive(0, "flood", k)) for k in range(3)]
 EVERYONE = AttemptView(frozenset(one.peer for one in IDS))

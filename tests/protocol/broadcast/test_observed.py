@@ -5,12 +5,9 @@ import pytest
 from tests.protocol.broadcast.announcement.setting import KEYS, SLOT, CheapPrimitives, sealed
 from tests.protocol.returning_members import IDENTITY_OF, PEERS, RUN, SUCCESSORS
 from troth.crypto import PeerId, Slot, blob_digest
-from troth.protocol.broadcast.agreement import Timing, chain_bytes, values_digest, view_bytes
+from troth.protocol.broadcast.announcement import Timing, chain_bytes, values_digest, view_bytes
 from troth.protocol.broadcast.observed import ObservedAnnouncement
-from troth.protocol.wire.frames import (
-    Certificate,
-    Decided,
-)
+from troth.protocol.wire.frames import Certificate, Decided
 from troth.protocol.wire.messages import Commit, Envelope, Phase
 from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives

@@ -26,7 +26,7 @@ from troth.crypto import Digest, Identity, PeerId, Slot, derive
 from troth.network.node.node import drive
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
-from troth.protocol.core.errors import LeftOutError
+from troth.protocol.core.run import LeftOutError
 from troth.protocol.wire.frames import (
     BlobSent,
     Certificate,

@@ -6,13 +6,13 @@ from tests.protocol.recovery.certified_records import past_steps
 from tests.protocol.returning_members import IDENTITIES, PEERS, RUN, SilentLink
 from troth.crypto import Digest, PeerId, Slot, signed_bytes
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.broadcast.signed_slots import SignedBeforeError, SignedSlots
+from troth.protocol.broadcast.link import SignedBeforeError, SignedSlots
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import AttemptView
 from troth.protocol.core.records import decode_record
 from troth.protocol.wire.messages import Commit, Envelope, Malformed, Phase
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.lockstep.drop_outs import PowerCutError
+from troth.workshop.simulation.exchange import PowerCutError
 
 
 def test_a_step_that_is_made_again_has_slots_of_its_own() -> None:

@@ -13,25 +13,24 @@ import pytest
 from tests.protocol.broadcast.announcement.setting import SLOT
 from tests.seeds import drawn
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
-from troth.protocol.broadcast.agreement import chain_bytes
+from troth.protocol.broadcast.announcement import chain_bytes
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import AttemptView
-from troth.protocol.core.coins import SeededEntropy
-from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.core.records import encode_record
-from troth.protocol.core.run import Parameters, Run
+from troth.protocol.core.roles import SeededEntropy
+from troth.protocol.core.run import CannotGoOnError, Parameters, Run
 from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.step.step import run_step
 from troth.protocol.wire.frames import Chained, Packet, Value
 from troth.protocol.wire.messages import Commit, Envelope, Phase
 from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.chaos.virtual_time import VirtualTime
-from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
-from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork
+from troth.workshop.chaos.virtual_time import VirtualTime
+from troth.workshop.simulation.exchange import DropOut, DroppingChannel
+from troth.workshop.simulation.primitives import MemoPrimitives
 
 
 class _PowerCutError(CannotGoOnError):

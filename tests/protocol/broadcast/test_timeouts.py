@@ -16,8 +16,7 @@ from tests.protocol.channel_internals import ended_announcement
 from tests.protocol.scripted_world import LiarLink, LiarScript, WorldRun, peer_ids, plan, run_world
 from tests.seeds import drawn
 from troth.crypto import Identity, PeerId, Slot, derive
-from troth.protocol.broadcast.agreement import Timing, view_bytes
-from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.announcement import Announcement, Timing, view_bytes
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.observed import ObservedAnnouncement
 from troth.protocol.broadcast.timeouts import LatencyEstimator, Pacing, Timeouts
@@ -36,12 +35,12 @@ from troth.protocol.wire.messages import (
 )
 from troth.protocol.wire.phases import decode, encode, seal
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.chaos import stage as stage_module
-from troth.simulation.chaos.checkers.timeouts import timeouts as timeouts_checker
-from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.virtual_time import VirtualTime
-from troth.simulation.chaos.world import BOUNDS
-from troth.simulation.lockstep.drop_outs import DropOut
+from troth.workshop.chaos import world as stage_module
+from troth.workshop.chaos.check_progress import timeouts as timeouts_checker
+from troth.workshop.chaos.plan import Network
+from troth.workshop.chaos.virtual_time import VirtualTime
+from troth.workshop.chaos.world import BOUNDS
+from troth.workshop.simulation.exchange import DropOut
 
 NONE, MOST = Measured(0, 0, 0), Measured(*3 * (MOST_MILLISECONDS,))
 QUICK, SLOW = Network(least=0.05, latency=0.05), Network(least=1.0, latency=0.99)

@@ -8,10 +8,9 @@ import pytest
 
 from tests.protocol.samples import CLOSE, KEYS, run_of
 from troth.crypto import Digest, Identity, PeerId, blob_digest, derive
-from troth.evidence.errors import UnprovedError
+from troth.evidence.file_format import UnprovedError
 from troth.evidence.signed_records import open_record
 from troth.evidence.verify import verify_ban
-from troth.protocol.core.errors import AlarmError
 from troth.protocol.core.records import (
     Judgement,
     Newcomer,
@@ -21,25 +20,24 @@ from troth.protocol.core.records import (
     encode_record,
     record_bytes_to_sign,
 )
-from troth.protocol.core.roster import Roster
-from troth.protocol.core.scales import Scales
-from troth.protocol.history.follow import HistoryEnd, open_next
-from troth.protocol.history.record import SignedRecord
+from troth.protocol.core.roster import Roster, Scales
+from troth.protocol.core.run import AlarmError
+from troth.protocol.history import HistoryEnd, SignedRecord, open_next
 from troth.protocol.recovery.following import Changes
 from troth.protocol.wire.frames import CertifiedRecord
-from troth.protocol.wire.messages import Kind, Verdict
+from troth.protocol.wire.messages import ChargeKind, GuiltySide
 from troth.protocol.wire.primitives import UNSHARED
-from troth.simulation import ProtocolSimulation, Scenario
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
-REFUTABLE = (Kind.AUDITED_REPORT, Kind.DEVIATION, Kind.REPORT, Kind.AGGREGATE, Kind.COVER)
-SURE = (Kind.GRADIENT, Kind.EQUIVOCATION)
+REFUTABLE = (ChargeKind.AUDITED_REPORT, ChargeKind.DEVIATION, ChargeKind.REPORT, ChargeKind.AGGREGATE, ChargeKind.COVER)
+SURE = (ChargeKind.GRADIENT, ChargeKind.EQUIVOCATION)
 
 
-def _ban(peer: PeerId, kind: Kind, *, accuser: PeerId | None = None) -> Judgement:
+def _ban(peer: PeerId, kind: ChargeKind, *, accuser: PeerId | None = None) -> Judgement:
     """A judgement that bans this peer: as the accused or, given somebody that it accused, as a false accuser."""
     if accuser is not None:
-        return Judgement(peer, accuser, kind, 3, None, 0, Verdict.ACCUSER)
-    return Judgement(KEYS[-1], peer, kind, 3, None, 0, Verdict.ACCUSED)
+        return Judgement(peer, accuser, kind, 3, None, 0, GuiltySide.ACCUSER)
+    return Judgement(KEYS[-1], peer, kind, 3, None, 0, GuiltySide.ACCUSED)
 
 
 def _banning(roster: Roster, *judgements: Judgement, step: int = 4) -> Roster:
@@ -53,11 +51,11 @@ def _record(roster: Roster, *judgements: Judgement, step: int = 4) -> StepRecord
 
 
 def test_kinds_are_all_named() -> None:
-    assert {*REFUTABLE, *SURE} == set(Kind)
+    assert {*REFUTABLE, *SURE} == set(ChargeKind)
 
 
 @pytest.mark.parametrize("kind", REFUTABLE)
-def test_a_ban_that_rests_on_judgement_leaves_the_number_of_liars(kind: Kind) -> None:
+def test_a_ban_that_rests_on_judgement_leaves_the_number_of_liars(kind: ChargeKind) -> None:
     """[G1] Seven owners framed in one step left L at 0, and seven liars were a quorum of the nine that stayed."""
     roster = Roster.founding(run_of(16, byzantine=7))
     framed = _banning(roster, *(_ban(peer, kind) for peer in KEYS[:7]))
@@ -66,7 +64,7 @@ def test_a_ban_that_rests_on_judgement_leaves_the_number_of_liars(kind: Kind) ->
 
 
 @pytest.mark.parametrize("kind", SURE)
-def test_a_ban_that_nobody_can_refute_lowers_it(kind: Kind) -> None:
+def test_a_ban_that_nobody_can_refute_lowers_it(kind: ChargeKind) -> None:
     """[G1] Two signatures for one slot, or a gradient compared bit by bit; but not an accusation of one that was false."""
     roster = Roster.founding(run_of(16, byzantine=7))
     assert _banning(roster, *(_ban(peer, kind) for peer in KEYS[:7])).liars == 0
@@ -76,9 +74,9 @@ def test_a_ban_that_nobody_can_refute_lowers_it(kind: Kind) -> None:
 def test_of_several_judgements_one_that_is_sure_is_enough() -> None:
     """[G1] And a ban is counted once, under however many keys, and in however many steps it is repeated."""
     roster = Roster.founding(run_of(16, byzantine=7))
-    both = _banning(roster, _ban(KEYS[0], Kind.AGGREGATE), _ban(KEYS[0], Kind.GRADIENT))
+    both = _banning(roster, _ban(KEYS[0], ChargeKind.AGGREGATE), _ban(KEYS[0], ChargeKind.GRADIENT))
     assert (both.liars, both.member_bans) == (6, 1)
-    again = _banning(both, _ban(KEYS[0], Kind.COVER), step=5)
+    again = _banning(both, _ban(KEYS[0], ChargeKind.COVER), step=5)
     assert (again.liars, again.member_bans) == (6, 1)
 
 
@@ -96,16 +94,16 @@ def test_more_bans_than_liars_end_the_run(bans: int) -> None:
 
 def test_a_run_that_withstands_nobody_ends_with_the_first_ban() -> None:
     """[G4] Machines that compute wrongly count: with b = 0 nobody can tell them from liars."""
-    assert _banning(Roster.founding(run_of(3, byzantine=0)), _ban(KEYS[0], Kind.GRADIENT)).alarmed
+    assert _banning(Roster.founding(run_of(3, byzantine=0)), _ban(KEYS[0], ChargeKind.GRADIENT)).alarmed
 
 
 def test_a_record_has_to_say_truly_whether_it_ends_the_run() -> None:
     """[G4] Else liars, a quorum by then, would go on from one that hides it, or end a run that need not end."""
     roster = Roster.founding(run_of(16, byzantine=1))
-    last = _record(roster, _ban(KEYS[0], Kind.REPORT), _ban(KEYS[1], Kind.REPORT))
+    last = _record(roster, _ban(KEYS[0], ChargeKind.REPORT), _ban(KEYS[1], ChargeKind.REPORT))
     assert roster.refuses(last) is not None
     assert roster.refuses(msgspec.structs.replace(last, alarm=True)) is None
-    quiet = _record(roster, _ban(KEYS[0], Kind.REPORT))
+    quiet = _record(roster, _ban(KEYS[0], ChargeKind.REPORT))
     assert roster.refuses(quiet) is None
     assert roster.refuses(msgspec.structs.replace(quiet, alarm=True)) is not None
 
@@ -120,18 +118,18 @@ def test_members_who_came_in_count_with_the_share_that_they_bring() -> None:
     """[G4, G1, J7] Framing them neither lowers L, nor b, nor what it takes to raise the alarm."""
     roster = _grown()
     assert (roster.seats, roster.byzantine, roster.liars) == (16, 6, 6)
-    framed = _banning(roster, *(_ban(peer, Kind.AGGREGATE) for peer in KEYS[8:14]), step=5)
+    framed = _banning(roster, *(_ban(peer, ChargeKind.AGGREGATE) for peer in KEYS[8:14]), step=5)
     assert (framed.seats, framed.byzantine, framed.liars, framed.alarmed) == (16, 6, 6, False)
-    assert _banning(framed, _ban(KEYS[14], Kind.AGGREGATE), step=6).alarmed
-    sure = _banning(roster, *(_ban(peer, Kind.GRADIENT) for peer in KEYS[8:12]), step=5)
+    assert _banning(framed, _ban(KEYS[14], ChargeKind.AGGREGATE), step=6).alarmed
+    sure = _banning(roster, *(_ban(peer, ChargeKind.GRADIENT) for peer in KEYS[8:12]), step=5)
     assert (sure.seats, sure.byzantine, sure.alarmed) == (12, 4, False), "they take their seats along, as before"
     assert (sure.member_bans, framed.member_bans) == (0, 6), "and their bans"
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(ChargeKind))
 @pytest.mark.parametrize(("founders", "byzantine"), [(4, 1), (8, 3), (11, 4)])
 def test_one_stranger_after_another_neither_ends_the_run_nor_makes_it_stall(
-    kind: Kind, founders: int, byzantine: int
+    kind: ChargeKind, founders: int, byzantine: int
 ) -> None:
     """[J7, G4] One machine comes in, is banned, and comes in again under another key. b grew with every ban over a report, so
     that in the end nobody could be missed, and then the alarm came: with four founders after two liars, one at a time."""
@@ -153,18 +151,18 @@ def test_several_strangers_at_once_take_no_more_seats_than_there_are() -> None:
     roster = roster.after(msgspec.structs.replace(_record(roster, step=5), absent=(bytes(KEYS[8]),)))
     back = Returned(bytes(KEYS[8]), b"k" * 32)
     roster = roster.after(msgspec.structs.replace(_record(roster, step=6), returned=(back,)))
-    roster = _banning(roster, _ban(KEYS[8], Kind.COVER), _ban(KEYS[9], Kind.REPORT), step=7)
+    roster = _banning(roster, _ban(KEYS[8], ChargeKind.COVER), _ban(KEYS[9], ChargeKind.REPORT), step=7)
     assert (roster.seats, roster.member_bans, len(roster.members)) == (12, 2, 10)
     three = tuple(Newcomer(bytes(peer), "") for peer in KEYS[12:15])
     roster = roster.after(msgspec.structs.replace(_record(roster, step=8), admitted=three))
     assert (roster.seats, roster.member_bans, len(roster.members)) == (13, 0, 13)
 
 
-@pytest.mark.parametrize("kind", [Kind.GRADIENT, Kind.REPORT, None])
-def test_whoever_has_the_seat_of_a_banned_one_cannot_make_it_vanish(kind: Kind | None) -> None:
+@pytest.mark.parametrize("kind", [ChargeKind.GRADIENT, ChargeKind.REPORT, None])
+def test_whoever_has_the_seat_of_a_banned_one_cannot_make_it_vanish(kind: ChargeKind | None) -> None:
     """[J7, G1] By being banned or expelled: else liars who framed newcomers would take their seats one by one, and leave, until b
     is less than they are."""
-    roster = _banning(_grown(strangers=4), *(_ban(peer, Kind.COVER) for peer in KEYS[8:11]), step=5)
+    roster = _banning(_grown(strangers=4), *(_ban(peer, ChargeKind.COVER) for peer in KEYS[8:11]), step=5)
     for number, taker in enumerate(KEYS[12:15]):
         come = msgspec.structs.replace(_record(roster, step=6 + 2 * number), admitted=(Newcomer(bytes(taker), ""),))
         roster = roster.after(come)
@@ -180,13 +178,13 @@ def test_whoever_has_the_seat_of_a_banned_one_cannot_make_it_vanish(kind: Kind |
 def test_who_leaves_raises_no_alarm() -> None:
     """[G4, J7] Five liars of sixteen seats are banned, as promised. Where honest newcomers leave for good, b falls below that; no
     record says then that the run ended, and whoever comes back refused all that followed."""
-    roster = _banning(_grown(), *(_ban(peer, Kind.GRADIENT) for peer in KEYS[:5]), step=5)
+    roster = _banning(_grown(), *(_ban(peer, ChargeKind.GRADIENT) for peer in KEYS[:5]), step=5)
     gone = msgspec.structs.replace(_record(roster, step=6), expelled=tuple(map(bytes, KEYS[8:])))
     assert roster.refuses(gone) is None
     roster = roster.after(gone)
     assert (roster.byzantine, roster.member_bans, roster.alarm) == (3, 5, None)
     assert roster.refuses(_record(roster, step=7)) is None
-    last = _record(roster, _ban(KEYS[5], Kind.GRADIENT), step=7)
+    last = _record(roster, _ban(KEYS[5], ChargeKind.GRADIENT), step=7)
     assert roster.refuses(last) is not None
     assert roster.refuses(msgspec.structs.replace(last, alarm=True)) is None
 
@@ -198,9 +196,9 @@ def test_a_successor_key_is_the_same_member() -> None:
     back = Returned(bytes(KEYS[0]), bytes(KEYS[15]))
     here = gone.after(msgspec.structs.replace(_record(gone, step=5), returned=(back,)))
     for key in (KEYS[0], KEYS[15]):
-        framed = _banning(here, _ban(key, Kind.AGGREGATE), step=6)
+        framed = _banning(here, _ban(key, ChargeKind.AGGREGATE), step=6)
         assert (framed.member_bans, framed.liars, framed.alarmed) == (1, 1, False)
-        sure = _banning(here, _ban(key, Kind.GRADIENT), step=6)
+        sure = _banning(here, _ban(key, ChargeKind.GRADIENT), step=6)
         assert (sure.member_bans, sure.liars) == (1, 0)
 
 
@@ -280,7 +278,7 @@ def test_whether_a_record_hides_the_alarm_is_looked_at_when_a_quorum_signed_it(m
     """[G4, B2, J8] The longest that nobody signed cost two seconds each of whoever is on the way back, or in."""
     run = run_of(16, byzantine=7)
     changes, asked = Changes.founding(run), list[int]()
-    record = _record(changes.roster, _ban(KEYS[0], Kind.REPORT))
+    record = _record(changes.roster, _ban(KEYS[0], ChargeKind.REPORT))
     unsigned = CertifiedRecord(encode_record(record), {bytes(peer): bytes(64) for peer in KEYS})
     monkeypatch.setattr(Roster, "refuses", lambda _roster, one: asked.append(one.step))
     assert changes.opened(unsigned, UNSHARED) is None

@@ -11,9 +11,9 @@ from hypothesis import given
 from tests.protocol.samples import CLOSE, KEYS, STEP, dealt_audits, run_of
 from troth.crypto import Digest, PeerId, derive
 from troth.protocol.core.records import Judgement, Owed
-from troth.protocol.core.roles import Audit, PendingAudits, Roles, draw_roles
+from troth.protocol.core.roles import AuditDuty, PendingAudits, Roles, draw_roles
 from troth.protocol.core.roster import Roster
-from troth.protocol.wire.messages import Kind, Verdict
+from troth.protocol.wire.messages import ChargeKind, GuiltySide
 
 
 @st.composite
@@ -43,8 +43,8 @@ def test_when_everyone_audits_all_contribute_and_each_target_has_five_auditors(
     assert roles.validators == ()
     assert sorted(roles.owners) == list(roster.members)
     dealt = Counter(audit for _, audit in dealt_audits(roles))
-    last = {Audit(peer, STEP) for peer in due.contributors if peer not in roster.banned}
-    owed = {Audit(PeerId(audit.target), STEP - 1) for audit in due.owed if audit.target not in roster.banned}
+    last = {AuditDuty(peer, STEP) for peer in due.contributors if peer not in roster.banned}
+    owed = {AuditDuty(PeerId(audit.target), STEP - 1) for audit in due.owed if audit.target not in roster.banned}
     assert dealt == {audit: min(5, len(set(roster.members) - {audit.target})) for audit in last | owed}
     assert all(auditor in roster.members and auditor != audit.target for auditor, audit in dealt_audits(roles))
 
@@ -112,7 +112,7 @@ def test_three_members_can_spare_no_validator_and_audit_nobody_unless_asked_to()
     )
     assert (asked.validators, len(asked.owners)) == ((), 3)
     dealt = Counter(audit for _, audit in dealt_audits(asked))
-    assert dealt == {Audit(peer, step): 2 for peer in run.founders for step in (STEP, STEP - 1)}
+    assert dealt == {AuditDuty(peer, step): 2 for peer in run.founders for step in (STEP, STEP - 1)}
 
 
 @given(st.integers(2, 3), st.integers(0, 10**6))
@@ -123,7 +123,7 @@ def test_where_none_can_be_spared_but_a_liar_may_be_left_everyone_audits(members
     roles = draw_roles(run, roster, Digest(derive(seed)), PendingAudits(STEP, KEYS[:4]))
     assert (roles.validators, sorted(roles.owners)) == ((), list(KEYS[:members]))
     expected = {
-        (auditor, Audit(target, STEP)) for auditor in KEYS[:members] for target in KEYS[:4] if target != auditor
+        (auditor, AuditDuty(target, STEP)) for auditor in KEYS[:members] for target in KEYS[:4] if target != auditor
     }
     assert set(dealt_audits(roles)) == expected
     caught = dataclasses.replace(roster, banned=(KEYS[3],))  # L = 0
@@ -156,9 +156,9 @@ def test_a_record_says_what_the_next_step_has_to_audit() -> None:
     assert PendingAudits.after(record) == PendingAudits(STEP, KEYS[:5], owed, everyone=True)
 
 
-@pytest.mark.parametrize("verdict", [Verdict.ACCUSED, Verdict.ACCUSER, None])
-def test_after_a_ban_everyone_audits(verdict: Verdict | None) -> None:
+@pytest.mark.parametrize("verdict", [GuiltySide.ACCUSED, GuiltySide.ACCUSER, None])
+def test_after_a_ban_everyone_audits(verdict: GuiltySide | None) -> None:
     """[R6] Whoever it was that lied, the accused or its accuser; a trial that was dismissed found nobody."""
-    judgement = Judgement(KEYS[0], KEYS[1], Kind.GRADIENT, STEP - 1, None, 0, verdict)
+    judgement = Judgement(KEYS[0], KEYS[1], ChargeKind.GRADIENT, STEP - 1, None, 0, verdict)
     record = msgspec.structs.replace(CLOSE, judgements=(judgement,))
     assert PendingAudits.after(record).everyone is (verdict is not None)

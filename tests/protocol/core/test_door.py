@@ -24,10 +24,10 @@ from troth.protocol.core.door import (
     usual_slots,
 )
 from troth.protocol.core.records import Candidate, Judgement, Newcomer
-from troth.protocol.core.roles import CYCLE_AUDITORS, Audit, PendingAudits, draw_roles
+from troth.protocol.core.roles import CYCLE_AUDITORS, AuditDuty, PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, RunError, usual_content_every
-from troth.protocol.wire.messages import Commit, Kind, Phase, Probe, Ticket, Verdict
+from troth.protocol.wire.messages import ChargeKind, Commit, GuiltySide, Phase, Probe, Ticket
 from troth.protocol.wire.primitives import Primitives
 
 RUN = Digest(b"r" * 32)
@@ -235,7 +235,7 @@ def test_nobody_is_audited_more_or_less_because_another_misses() -> None:
         assert audits_of(KEYS[0], alone) == audits_of(KEYS[0], beside)
 
 
-def audits_of(key: PeerId, audits: Mapping[PeerId, tuple[Audit, ...]]) -> list[PeerId]:
+def audits_of(key: PeerId, audits: Mapping[PeerId, tuple[AuditDuty, ...]]) -> list[PeerId]:
     return [who for who, mine in audits.items() for audit in mine if audit.target == key]
 
 
@@ -412,7 +412,7 @@ def test_admissions_raise_the_number_of_liars_by_the_founders_share() -> None:
 def test_a_banned_candidate_makes_no_liar_less() -> None:
     """[J6, G1] It never was a member: else liars would send strangers to be banned until honest votes count for nothing."""
     roster = replace(roster_of(), door=replace(roster_of().door, candidates=(Candidate(KEYS[0], "", 3, 1, 0),)))
-    ban = Judgement(PEERS[0], KEYS[0], Kind.GRADIENT, 4, None, 0, Verdict.ACCUSED)
+    ban = Judgement(PEERS[0], KEYS[0], ChargeKind.GRADIENT, 4, None, 0, GuiltySide.ACCUSED)
     after = roster_after(roster, step=5, judgements=(ban,))
     assert (after.liars, after.quorum) == (roster.liars, roster.quorum)
     assert KEYS[0] in after.banned

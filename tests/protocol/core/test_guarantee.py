@@ -19,8 +19,8 @@ from troth.protocol.core.run import Parameters, Run, RunError, most_byzantine
 from troth.protocol.core.state import State
 from troth.protocol.recovery.ledger import Known, Ledger
 from troth.protocol.wire.primitives import UNSHARED
-from troth.simulation import ProtocolSimulation
-from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
+from troth.workshop.simulation import ProtocolSimulation
+from troth.workshop.simulation.exchange import DropOut, DroppingChannel
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import pytest
 
 from tests.protocol.recovery.certified_records import past_steps
 from troth.crypto import Identity, PeerId, derive, verify
-from troth.protocol.core.record_keys import LostKeyError, RecordKeys
-from troth.protocol.core.records import Rekeyed, Returned, StepRecord, decode_record
+from troth.protocol.core.records import LostKeyError, RecordKeys, Rekeyed, Returned, StepRecord, decode_record
 from troth.protocol.core.roster import RecordKey, Roster
 from troth.protocol.core.run import Parameters, Run, RunError
 

@@ -14,7 +14,7 @@ from tests.protocol.returning_members import (
 )
 from troth.crypto import PeerId
 from troth.protocol.core.records import Returned
-from troth.protocol.core.rejoin import is_request, returning, right_requests
+from troth.protocol.core.state import is_request, returning, right_requests
 from troth.protocol.wire.messages import Announced, Commit, Envelope, SignedRejoin
 from troth.protocol.wire.primitives import Primitives
 

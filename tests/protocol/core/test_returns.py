@@ -8,7 +8,7 @@ from tests.protocol.returning_members import PEERS, SUCCESSORS, roster_after, ro
 from troth.crypto import PeerId
 from troth.protocol.core.records import Judgement, Returned
 from troth.protocol.core.roster import MOST_AWAY, MOST_WAIT, STRIKE_STEPS, Away
-from troth.protocol.wire.messages import Kind, Verdict
+from troth.protocol.wire.messages import ChargeKind, GuiltySide
 
 
 def test_only_an_absent_member_may_come_back() -> None:
@@ -88,7 +88,7 @@ def test_a_seat_is_one_seat_under_whatever_key() -> None:
 
 
 def _ban(peer: PeerId) -> Judgement:
-    return Judgement(None, peer, Kind.EQUIVOCATION, 8, None, 0, Verdict.ACCUSED)
+    return Judgement(None, peer, ChargeKind.EQUIVOCATION, 8, None, 0, GuiltySide.ACCUSED)
 
 
 def test_a_ban_of_the_old_key_bans_the_new_one() -> None:

@@ -14,24 +14,24 @@ from hypothesis import given
 
 from tests.protocol.samples import CLOSE, KEYS, run_of
 from tests.protocol.small_runs import SMALL, equals_trusted_server, finished, kept_promises, records
-from troth.aggregation import exact_norm
+from troth.clip.exact import exact_norm
 from troth.crypto import PeerId
 from troth.protocol.core.parts import part_bounds
-from troth.protocol.core.roster import Roster, scales_after
-from troth.protocol.core.run import Parameters, RunError
-from troth.protocol.core.scales import (
+from troth.protocol.core.roster import (
+    Roster,
     Scales,
     far_parts,
     lower_median,
     part_taus,
     pooled_norm,
+    scales_after,
     update_factor,
     whole_norm,
 )
-from troth.protocol.wire.messages import Kind, ReportNumbers
-from troth.protocol.wire.primitives import Primitives
-from troth.protocol.wire.report_table import ReportTable
-from troth.simulation import ProtocolSimulation
+from troth.protocol.core.run import Parameters, RunError
+from troth.protocol.wire.messages import ChargeKind, ReportNumbers
+from troth.protocol.wire.primitives import Primitives, ReportTable
+from troth.workshop.simulation import ProtocolSimulation
 
 # C contributors, P parts, D coordinates
 
@@ -361,7 +361,7 @@ def test_a_covered_aggregate_far_away_is_found_at_once(when: int, steps: int) ->
     once = dataclasses.replace(COVERED, attack_start=when, attack_stop=when + 1, steps=steps, evaluate_every=steps)
     simulation = finished(once)
     banned, record = kept_promises(simulation), records(simulation)[when]
-    convicted = {j.target for j in record.judgements if j.kind == Kind.AGGREGATE and j.banned == j.target}
+    convicted = {j.target for j in record.judgements if j.kind == ChargeKind.AGGREGATE and j.banned == j.target}
     contributing = set(simulation.byzantine) - {
         simulation.numbers[PeerId(peer)] for peer in set(record.members) - set(record.contributors) - convicted
     }
@@ -418,7 +418,7 @@ def test_anyone_replays_the_model_from_records_and_aggregates() -> None:
 
 def test_a_check_that_finds_nothing_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """[V3, T4] Where next to nothing counts as far, every part of every step is examined, and every owner acquitted."""
-    monkeypatch.setattr("troth.protocol.core.scales.FAR_FACTOR", 1e-12)
+    monkeypatch.setattr("troth.protocol.core.roster.FAR_FACTOR", 1e-12)
     simulation = finished(dataclasses.replace(SMALL, byzantine=0, steps=3, evaluate_every=3))
     assert kept_promises(simulation) == {}
     parts = [record.parts for record in records(simulation) if not record.closing]

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from tests.protocol.samples import CLOSE, KEYS, STEP, quiet_record, roster_with_disputes
 from troth.protocol.core.records import Judgement
 from troth.protocol.core.roster import MOST_STRIKES, STRIKE_STEPS, Roster
-from troth.protocol.wire.messages import Kind
+from troth.protocol.wire.messages import ChargeKind
 
 PEERS = KEYS[:7]
 
@@ -43,7 +43,7 @@ def test_old_strikes_are_forgotten_and_new_ones_remembered() -> None:
 
 def test_an_expelled_member_leaves_without_a_ban() -> None:
     """[N3, N1, T5] Like the absent, and unlike the banned."""
-    ban = Judgement(None, KEYS[2], Kind.AGGREGATE, STEP, 0, 0, 1)  # type: ignore[arg-type]
+    ban = Judgement(None, KEYS[2], ChargeKind.AGGREGATE, STEP, 0, 0, 1)  # type: ignore[arg-type]
     record = msgspec.structs.replace(CLOSE, expelled=(KEYS[0],), absent=(KEYS[1],), judgements=(ban,))
     roster = Roster(KEYS).after(record)
     assert roster.members == KEYS[3:]

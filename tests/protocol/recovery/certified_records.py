@@ -16,12 +16,8 @@ from troth.protocol.core.run import Run
 from troth.protocol.core.state import Peer, State
 from troth.protocol.recovery.following import Changes
 from troth.protocol.recovery.ledger import Known, Ledger, Shown
-from troth.protocol.recovery.restart_quorum import be_ready, tip_of
-from troth.protocol.wire.frames import (
-    CertifiedRecord,
-    RestartCertificate,
-    SyncShown,
-)
+from troth.protocol.recovery.restart import be_ready, tip_of
+from troth.protocol.wire.frames import CertifiedRecord, RestartCertificate, SyncShown
 from troth.protocol.wire.primitives import Primitives
 
 

@@ -25,16 +25,15 @@ from tests.protocol.recovery.certified_records import signed_again
 from tests.protocol.scripted_world import plan, run_world
 from troth.crypto import Digest, Identity, PeerId, Slot, Stream, derive, stream
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.broadcast.outside.catch_up_server import Served
-from troth.protocol.core.coins import SeededEntropy
-from troth.protocol.core.errors import CannotGoOnError
+from troth.protocol.broadcast.serving import Served
 from troth.protocol.core.records import decode_record, encode_record
-from troth.protocol.core.roster import Roster
-from troth.protocol.core.standing import Standing
+from troth.protocol.core.roles import SeededEntropy
+from troth.protocol.core.roster import CommonState, Roster
+from troth.protocol.core.run import CannotGoOnError
 from troth.protocol.core.state import Peer, State
-from troth.protocol.recovery.aggregates import served_aggregate
 from troth.protocol.recovery.following import FRESH, confirmed, shown_history, tip_bytes
 from troth.protocol.recovery.member import Member
+from troth.protocol.recovery.models import served_aggregate
 from troth.protocol.wire.frames import (
     CertifiedRecord,
     ChunkShown,
@@ -51,11 +50,11 @@ from troth.protocol.wire.frames import (
     TipWanted,
 )
 from troth.protocol.wire.messages import Phase
-from troth.simulation.chaos.virtual_time import VirtualLink, VirtualTime
-from troth.simulation.chaos.world import BOUNDS, World
-from troth.simulation.lockstep.memo import MemoPrimitives
-from troth.simulation.lockstep.pool import same_bits
 from troth.training.work import Training
+from troth.workshop.chaos.virtual_time import VirtualLink, VirtualTime
+from troth.workshop.chaos.world import BOUNDS, World
+from troth.workshop.simulation.gradients import same_bits
+from troth.workshop.simulation.primitives import MemoPrimitives
 
 FOUNDERS, STEPS, PROBATION, CONTENT_EVERY = 5, 40, 8, 4
 LATECOMER = FOUNDERS + 2  # wins a slot late in the run; its key is the stranger's
@@ -116,7 +115,7 @@ def history(since: int, at: int) -> HistoryShown:
     """What an honest member shows when this is its last certified record."""
     changes = [one for one in certified()[since:at] if decode_record(one.record).changes_roster]
     state = state_after(at)
-    standing = Standing(state.roster, state.scales, state.randomness, state.earlier_randomness)
+    standing = CommonState(state.roster, state.scales, state.randomness, state.earlier_randomness)
     return shown_history(changes, certified()[at], standing, 64)
 
 
@@ -232,7 +231,7 @@ def _standing(liar: Liar, frame: Frame) -> Sequence[Frame] | None:
     if not isinstance(frame, HistoryWanted):
         return None
     right, state = history(frame.since, liar.at), state_after(liar.at)
-    other = Standing(state.roster, state.scales, Digest(bytes(32)), state.earlier_randomness)
+    other = CommonState(state.roster, state.scales, Digest(bytes(32)), state.earlier_randomness)
     fewer = dataclasses.replace(state.roster, byzantine=0, strikes=((1, liar.who.peer),))
     lies = (
         other.encode(),

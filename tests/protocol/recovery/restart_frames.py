@@ -3,13 +3,13 @@
 from functools import cache
 
 from troth.crypto import Digest, Identity, derive
-from troth.protocol.recovery.restart_quorum import Enough, Patience, RestartQuorum, Tip, be_ready
+from troth.protocol.recovery.restart import Enough, MemberTip, Patience, RestartQuorum, be_ready
 from troth.protocol.wire.frames import RestartCertificate, Waiting
 from troth.protocol.wire.primitives import Primitives
 
 IDENTITIES = sorted((Identity.from_secret(derive(0, "gathering", k)) for k in range(9)), key=lambda one: one.peer)
 PEERS = [identity.peer for identity in IDENTITIES]
-TIP = Tip(Digest(bytes(32)), 7, Digest(bytes([7]) * 32))
+TIP = MemberTip(Digest(bytes(32)), 7, Digest(bytes([7]) * 32))
 
 
 class _Tools(Primitives):
@@ -37,13 +37,13 @@ def restart_quorum(
 
 
 @cache
-def waiting(incarnation: int = 1, tip: Tip = TIP) -> Waiting:
+def waiting(incarnation: int = 1, tip: MemberTip = TIP) -> Waiting:
     """The frame of a member that waits, and is not ready yet."""
     return Waiting(tip.step, tip.digest, incarnation, None)
 
 
 @cache
-def ready(peer: int, incarnation: int = 1, tip: Tip = TIP, least: int = 3) -> Waiting:
+def ready(peer: int, incarnation: int = 1, tip: MemberTip = TIP, least: int = 3) -> Waiting:
     """The frame of a member that is ready to begin with so many."""
     return Waiting(tip.step, tip.digest, incarnation, be_ready(tip, incarnation, IDENTITIES[peer], least))
 

@@ -12,7 +12,7 @@ from troth.crypto import CHUNK_BYTES, Digest
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.core.records import StepRecord, aggregates_digest
 from troth.protocol.core.state import LastRecord, State
-from troth.protocol.recovery.aggregates import (
+from troth.protocol.recovery.models import (
     CollectedAggregate,
     KeptAggregates,
     most_kept,
@@ -20,11 +20,10 @@ from troth.protocol.recovery.aggregates import (
     updated,
     way_from,
 )
-from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.chunks import VectorIndex, decode_index, encode_index
+from troth.protocol.wire.blob import Blob, VectorIndex, decode_index, encode_index
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import ProtocolSimulation
+from troth.workshop.simulation import ProtocolSimulation
 
 SIZE, PARTS = 3 * CHUNK_BYTES // 4 + 5, 2  # of two parts, each of two chunks
 BOUNDS = part_bounds(SIZE, PARTS)

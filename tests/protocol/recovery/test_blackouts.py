@@ -13,14 +13,14 @@ from troth.crypto import Digest
 from troth.evidence.bans import History
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.records import encode_record
+from troth.protocol.recovery import builder
 from troth.protocol.recovery.catch_up import CatchUp
 from troth.protocol.recovery.ledger import Ledger
 from troth.protocol.recovery.member import Member
-from troth.simulation.chaos import honest as honest_module
-from troth.simulation.chaos.draws import draw_plan
-from troth.simulation.chaos.faults import Cut, Network
-from troth.simulation.chaos.judge import judge
-from troth.simulation.lockstep.drop_outs import DropOut
+from troth.workshop.chaos.draws import draw_plan
+from troth.workshop.chaos.judge import judge
+from troth.workshop.chaos.plan import Cut, Network
+from troth.workshop.simulation.exchange import DropOut
 
 T = TypeVar("T")
 REVEAL_CALL = 4  # a call of the channel in a quiet step
@@ -125,7 +125,7 @@ def test_a_member_that_lacks_the_model_borrows_it() -> None:
                 given["lacks"] = lacked[0]
             super().__init__(peer, state, opened, **given)
 
-    with patch.object(honest_module, "Member", Forgets):
+    with patch.object(builder, "Member", Forgets):
         seen = blackout(REVEAL_CALL)
     assert lacked == [Digest(seen.records[2].state_after)]
     assert seen.records[3].incarnation == 1

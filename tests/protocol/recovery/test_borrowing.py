@@ -15,14 +15,11 @@ from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.records import Owed, decode_record
 from troth.protocol.core.state import NO_MODEL, LastRecord, Peer, State
-from troth.protocol.history.follow import Followed, follow, state_after
+from troth.protocol.history import Followed, follow, state_after
 from troth.protocol.recovery.member import Member
-from troth.protocol.wire.frames import (
-    Packet,
-    SyncWanted,
-)
+from troth.protocol.wire.frames import Packet, SyncWanted
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.lockstep.drop_outs import PowerCutError
+from troth.workshop.simulation.exchange import PowerCutError
 
 
 def test_records_borrowed_in_several_pieces_are_given_back_as_a_whole() -> None:

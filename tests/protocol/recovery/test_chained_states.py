@@ -17,16 +17,15 @@ from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.records import StepRecord, aggregates_digest, chained_state, decode_record
 from troth.protocol.core.state import State
-from troth.protocol.history.follow import Followed, follow
+from troth.protocol.history import Followed, follow
 from troth.protocol.recovery import models
 from troth.protocol.step.conclude import Ending
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import NO_BASIS, Commit, Message
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import ProtocolSimulation
-from troth.simulation.chaos.checkers.agreement import agreement
-from troth.simulation.lockstep import protocol_run
-from troth.simulation.lockstep.drop_outs import DropOut
+from troth.workshop.chaos.check_history import agreement
+from troth.workshop.simulation import ProtocolSimulation, protocol_run
+from troth.workshop.simulation.exchange import DropOut
 
 EVERY = 3  # a record in three names the content
 FACTOR, OTHER = 0.5, bytes(32)

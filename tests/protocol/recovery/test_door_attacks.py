@@ -14,18 +14,18 @@ from tests.protocol.scripted_world import plan, run_world
 from troth.crypto import Digest, PeerId, Stream, stream
 from troth.protocol.core.door import best_tickets, ticket_bytes
 from troth.protocol.core.records import Candidate, Judgement, Newcomer, Returned, StepRecord
-from troth.protocol.core.rejoin import acceptance_bytes, is_request, returning
 from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import MOST_AWAY, Away, Roster
+from troth.protocol.core.state import acceptance_bytes, is_request, returning
 from troth.protocol.recovery import ledger as ledger_module
 from troth.protocol.step.closing import spoiled
 from troth.protocol.step.trials import Trials
-from troth.protocol.wire.messages import Announced, Commit, Envelope, Kind, SignedRejoin, Verdict
+from troth.protocol.wire.messages import Announced, ChargeKind, Commit, Envelope, GuiltySide, SignedRejoin
 from troth.protocol.wire.primitives import Primitives
 
 
-def conviction(target: PeerId, step: int, kind: Kind = Kind.GRADIENT) -> Judgement:
-    return Judgement(PEERS[0], target, kind, step, None, 0, Verdict.ACCUSED)
+def conviction(target: PeerId, step: int, kind: ChargeKind = ChargeKind.GRADIENT) -> Judgement:
+    return Judgement(PEERS[0], target, kind, step, None, 0, GuiltySide.ACCUSED)
 
 
 def test_nobody_is_a_member_and_a_candidate_at_once() -> None:

@@ -15,7 +15,7 @@ from troth.protocol.recovery.download import Download, Fetched
 from troth.protocol.wire.frames import ChunkShown, ChunkWanted, Packet, StateIndex, StateWanted, SyncShown
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.chaos.virtual_time import VirtualLink, VirtualTime
+from troth.workshop.chaos.virtual_time import VirtualLink, VirtualTime
 
 CHUNKS = [hashlib.sha256(bytes([number])).digest() for number in range(60)]
 DIGEST = Digest(hashlib.sha256(b"".join(CHUNKS)).digest())

@@ -12,14 +12,12 @@ from tests.protocol.scripted_world import WorldRun, peer_ids, plan, run_world
 from troth.crypto import Digest, Identity, PeerId, Seed, derive
 from troth.evidence.bans import History
 from troth.evidence.verify import Proof, verify_ban
-from troth.protocol.core.roles import Audit, PendingAudits, draw_roles, gradient_seed
+from troth.protocol.core.roles import AuditDuty, PendingAudits, draw_roles, gradient_seed
 from troth.protocol.core.roster import Roster
-from troth.protocol.step import ahead as ahead_module
-from troth.protocol.wire.messages import (
-    Kind,
-)
-from troth.simulation.lockstep.drop_outs import DropOut
+from troth.protocol.step import attempt as ahead_module
+from troth.protocol.wire.messages import ChargeKind
 from troth.training.work import Training, TrainingWork
+from troth.workshop.simulation.exchange import DropOut
 
 
 @contextmanager
@@ -56,7 +54,7 @@ def test_a_returning_member_that_lies_in_its_first_step_is_audited_for_certain_a
     ((back, _),) = seen.returned.items()
     assert successor in seen.records[back + 1].contributors
     (proof,) = _proofs(seen)
-    assert (proof.banned, proof.step, proof.judgement.kind) == (successor, back + 2, Kind.GRADIENT)
+    assert (proof.banned, proof.step, proof.judgement.kind) == (successor, back + 2, ChargeKind.GRADIENT)
     assert proof.judgement.step == back + 1
     assert successor not in seen.records[back + 3].members
 
@@ -80,7 +78,7 @@ def test_the_first_step_of_a_returning_member_is_audited_beside_those_drawn() ->
         roles = draw_roles(RUN, roster, Digest(derive(seed, "roles")), PendingAudits(6, tuple(PEERS)))
         drawn = [(auditor, audit) for auditor, audits in roles.audits.items() for audit in audits]
         assert len(drawn) == len(set(drawn))
-        audited += sum(audit == Audit(back, 6) for _, audit in drawn)
+        audited += sum(audit == AuditDuty(back, 6) for _, audit in drawn)
         assert all(auditor in roles.validators or auditor != audit.target for auditor, audit in drawn)
         later = draw_roles(RUN, roster, Digest(derive(seed, "roles")), PendingAudits(7, tuple(PEERS)))
         assert sum(map(len, later.audits.values())) == 1
@@ -102,4 +100,4 @@ def test_the_first_step_is_audited_even_if_only_that_one_is_drawn_as_validator()
     roster = Roster(tuple(PEERS), returns=((5, back),))
     for seed in range(100):
         roles = draw_roles(RUN, roster, Digest(derive(seed, "roles")), PendingAudits(6, tuple(PEERS)))
-        assert any(audit == Audit(back, 6) for audits in roles.audits.values() for audit in audits)
+        assert any(audit == AuditDuty(back, 6) for audits in roles.audits.values() for audit in audits)

@@ -24,35 +24,35 @@ from tests.simulation.chaos.planted import door
 from troth.crypto import Digest, Identity, PeerId, Slot, derive
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
-from troth.protocol.core.coins import SeededEntropy
-from troth.protocol.core.errors import CannotGoOnError, LeftOutError
 from troth.protocol.core.records import Newcomer, decode_record, encode_record
-from troth.protocol.core.roster import Roster
-from troth.protocol.core.standing import Standing, decode_standing
+from troth.protocol.core.roles import SeededEntropy
+from troth.protocol.core.roster import CommonState, Roster, decode_standing
+from troth.protocol.core.run import CannotGoOnError, LeftOutError
 from troth.protocol.core.state import Outcome, Peer
-from troth.protocol.history.record import record_of, unsigned
+from troth.protocol.history import record_of, unsigned
 from troth.protocol.recovery.following import (
     FRESH,
     Changes,
     Following,
-    Tip,
+    Invitation,
+    InvitationError,
+    NewestRecord,
     TwoHistoriesError,
     confirmed,
     tip_bytes,
 )
-from troth.protocol.recovery.invitation import Invitation, InvitationError
 from troth.protocol.wire.frames import CertifiedRecord, Frame, HistoryShown, HistoryWanted, Packet, TipSigned, TipWanted
 from troth.protocol.wire.messages import Malformed, Phase
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.chaos.virtual_time import VirtualLink, VirtualTime
 from troth.training.work import Training
+from troth.workshop.chaos.virtual_time import VirtualLink, VirtualTime
 
 TOOLS = Primitives()
 
 
-def standing_after(outcome: Outcome[Training]) -> Standing:
+def standing_after(outcome: Outcome[Training]) -> CommonState:
     state = outcome.state
-    return Standing(state.roster, state.scales, state.randomness, state.earlier_randomness)
+    return CommonState(state.roster, state.scales, state.randomness, state.earlier_randomness)
 
 
 def changes_since(step: int, before: int) -> list[CertifiedRecord]:
@@ -76,7 +76,7 @@ def test_a_stranger_comes_to_the_state_that_members_have() -> None:
     shown = history()
     assert 2 <= len(shown.changes) <= 4
     changes = led_by(Changes.founding(world().run), shown.changes, TOOLS)
-    tip = Tip.of(changes, shown, TOOLS)
+    tip = NewestRecord.of(changes, shown, TOOLS)
     assert tip is not None
     right, first = world().witness[STEPS - 2].state, world().witness[0].state
     state = tip.state(first, TOOLS)
@@ -108,7 +108,7 @@ def test_changes_that_no_quorum_signed_lead_nowhere(wrong: Callable[[], tuple[Ce
     changes = led_by(Changes.founding(world().run), wrong(), TOOLS)
     right = led_by(Changes.founding(world().run), history().changes, TOOLS)
     assert changes.step < right.step
-    assert Tip.of(changes, history(), TOOLS) is None
+    assert NewestRecord.of(changes, history(), TOOLS) is None
     assert led_by(changes, history(changes.step + 1).changes, TOOLS) == right, "somebody else goes on from there"
 
 
@@ -125,10 +125,10 @@ def test_another_standing_or_record_is_no_tip() -> None:
     changes = led_by(Changes.founding(world().run), history().changes, TOOLS)
     right = history()
     other = standing_after(world().witness[STEPS - 3]).encode()
-    assert Tip.of(changes, msgspec.structs.replace(right, standing=other), TOOLS) is None
-    assert Tip.of(changes, msgspec.structs.replace(right, tip=None), TOOLS) is None
+    assert NewestRecord.of(changes, msgspec.structs.replace(right, standing=other), TOOLS) is None
+    assert NewestRecord.of(changes, msgspec.structs.replace(right, tip=None), TOOLS) is None
     unsigned = CertifiedRecord(certified()[STEPS - 2].record, {})
-    assert Tip.of(changes, msgspec.structs.replace(right, tip=unsigned), TOOLS) is None
+    assert NewestRecord.of(changes, msgspec.structs.replace(right, tip=unsigned), TOOLS) is None
     assert isinstance(decode_standing(b""), Malformed)
     assert isinstance(decode_standing(b"\x91" * 100_000), Malformed)
 
@@ -163,14 +163,14 @@ def follow_among(
     invitation: Invitation | None = None,
     unasked: Sequence[HistoryShown] = (),
     slow: int = 0,
-) -> Tip | CannotGoOnError:
+) -> NewestRecord | CannotGoOnError:
     """Result of following, if members answer so; None is one that cannot be reached. A key of nobody's sends each frame of
     `unasked`, before anybody answers. The first members answer after the others, if they are `slow`."""
     run, members = world().run, world().witness[STEPS - 2].state.roster.members
     time: VirtualTime[Any] = VirtualTime(lambda sender, *_: (0.6 if sender in members[:slow] else 0.1,))
     stranger = Identity.from_secret(derive(9, "stranger"))
 
-    async def follows() -> Tip | CannotGoOnError:
+    async def follows() -> NewestRecord | CannotGoOnError:
         try:
             return await following(stranger, time.link(stranger.peer), invitation).run()
         except CannotGoOnError as error:
@@ -192,7 +192,7 @@ def follow_among(
     for key, shown in zip(map(nobody, range(len(unasked))), unasked, strict=True):
         coroutines[key] = speaks(time.link(key), shown)
     time.run(coroutines, most_events=200_000, until=[stranger.peer])
-    found: Tip | CannotGoOnError = time.results[stranger.peer]
+    found: NewestRecord | CannotGoOnError = time.results[stranger.peer]
     return found
 
 
@@ -210,7 +210,7 @@ def test_honest_members_lead_to_the_newest_record() -> None:
     """[J8]"""
     members = len(world().witness[STEPS - 2].state.roster.members)
     found = follow_among([_honest] * members)
-    assert isinstance(found, Tip)
+    assert isinstance(found, NewestRecord)
     assert found.record == world().witness[STEPS - 2].record
 
 
@@ -268,7 +268,7 @@ def _thief(at: int) -> Contact:
         decode_record(left.record), step=STEPS - 2, members=after.members, absent=(), changed=at
     )
     scales, randomness = world().witness[at].state.scales, world().witness[at].state.randomness
-    standing = Standing(after.after(latest), scales, randomness, randomness)
+    standing = CommonState(after.after(latest), scales, randomness, randomness)
     members = [identity for identity in stolen if identity.peer in kept]
     tip = signed_again(CertifiedRecord(encode_record(latest), {}), members, run, standing=standing.digest)
 
@@ -307,9 +307,9 @@ def test_whoever_steals_old_keys_cannot_take_a_stranger_elsewhere(honest: int) -
     if honest:
         assert isinstance(alone, TwoHistoriesError)
     else:
-        assert isinstance(alone, Tip), "nobody told it otherwise"
+        assert isinstance(alone, NewestRecord), "nobody told it otherwise"
         assert alone.record.members != world().witness[at].record.members
-    right = isinstance(invited, Tip) and invited.signed.record == certified()[invited.record.step].record
+    right = isinstance(invited, NewestRecord) and invited.signed.record == certified()[invited.record.step].record
     assert isinstance(invited, TwoHistoriesError) or (honest and right)
 
 
@@ -320,7 +320,7 @@ def test_an_invitation_is_for_this_history_and_nothing_older() -> None:
     named = [(decode_record(one.record).step, TOOLS.digest(one.record)) for one in changes_since(0, STEPS)]
     for step in (0, named[0][0], at - FRESH - 3, at):
         found = follow_among([_honest] * members, Invitation.to(world().run.id, step, named))
-        assert isinstance(found, Tip)
+        assert isinstance(found, NewestRecord)
     late = follow_among([_honest] * members, Invitation.to(world().run.id, at + 1, named))
     assert isinstance(late, LeftOutError), "they show what is older than the invitation"
     other = follow_among([_honest] * members, Invitation.to(world().run.id, at, named[1:]))

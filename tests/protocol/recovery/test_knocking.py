@@ -9,7 +9,7 @@ import pytest
 from tests.protocol.core.test_door import OPEN
 from tests.protocol.returning_members import IDENTITIES, PEERS, RUN
 from troth.protocol.core.roster import Roster
-from troth.protocol.recovery.knocking import DoorClosedError, Knocking
+from troth.protocol.recovery.requests import DoorClosedError, Knocking
 
 
 def knock(door: Any, *, over: bool = False, known: bool = False) -> str:

@@ -13,19 +13,13 @@ from tests.protocol.returning_members import LOST, SUCCESSORS
 from tests.protocol.scripted_world import LiarScript, WorldRun, peer_ids, plan, run_world
 from troth.crypto import PeerId, Slot
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.broadcast.signed_slots import SignedSlots
+from troth.protocol.broadcast.link import SignedSlots
 from troth.protocol.core.channel import AttemptView, Channel, ForwardingChannel, Noticed, Said
-from troth.protocol.wire.messages import (
-    Commit,
-    Kind,
-    Message,
-    Phase,
-    SignedRejoin,
-)
-from troth.simulation.chaos import honest as honest_module
-from troth.simulation.chaos.checkers.returns import comeback, follows
-from troth.simulation.chaos.faults import Cut, Network
-from troth.simulation.lockstep.drop_outs import DropOut, PowerCutError
+from troth.protocol.wire.messages import ChargeKind, Commit, Message, Phase, SignedRejoin
+from troth.workshop.chaos import peers as honest_module
+from troth.workshop.chaos.check_progress import comeback, follows
+from troth.workshop.chaos.plan import Cut, Network
+from troth.workshop.simulation.exchange import DropOut, PowerCutError
 
 
 class _Forgetful(honest_module.NotedSignedSlots):
@@ -85,7 +79,7 @@ def test_a_member_that_ignores_its_journal_is_banned() -> None:
     """[B1, Q6] It speaks again with other coins: two messages for one slot. So the test above can fail."""
     seen = _cut_in_commit(journal=True, kind=_Forgetful)
     (judgement,) = (judgement for record in seen.records for judgement in record.judgements)
-    assert (judgement.kind, judgement.banned) == (Kind.EQUIVOCATION, peer_ids(1, 5)[LOST])
+    assert (judgement.kind, judgement.banned) == (ChargeKind.EQUIVOCATION, peer_ids(1, 5)[LOST])
 
 
 @pytest.mark.parametrize("call", [0, 2, 6])

@@ -10,8 +10,8 @@ from tests.protocol.recovery.certified_records import led_by
 from tests.protocol.scripted_world import LiarScript, WorldRun, peer_ids, plan, run_world
 from troth.crypto import PeerId, Slot
 from troth.protocol.core.records import decode_record, encode_record
-from troth.protocol.core.standing import Standing
-from troth.protocol.recovery.following import Changes, Tip, shown_history
+from troth.protocol.core.roster import CommonState
+from troth.protocol.recovery.following import Changes, NewestRecord, shown_history
 from troth.protocol.wire.frames import CertifiedRecord, HistoryShown
 from troth.protocol.wire.messages import Commit, Message
 from troth.protocol.wire.primitives import Primitives
@@ -48,13 +48,13 @@ def _shown(at: int, without: int | None = None) -> HistoryShown:
     changes = [one for one in _certified()[:at] if decode_record(one.record).changes_roster]
     kept = [one for one in changes if decode_record(one.record).step != without]
     state = _seen().world.witness[at].state
-    standing = Standing(state.roster, state.scales, state.randomness, state.earlier_randomness)
+    standing = CommonState(state.roster, state.scales, state.randomness, state.earlier_randomness)
     return shown_history(kept, _certified()[at], standing, 64)
 
 
-def _followed(shown: HistoryShown) -> Tip | None:
+def _followed(shown: HistoryShown) -> NewestRecord | None:
     changes = led_by(Changes.founding(_seen().world.run), shown.changes, TOOLS)
-    return Tip.of(changes, shown, TOOLS)
+    return NewestRecord.of(changes, shown, TOOLS)
 
 
 def test_whoever_follows_changes_alone_knows_the_keys_of_every_step() -> None:

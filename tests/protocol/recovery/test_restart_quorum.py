@@ -7,18 +7,18 @@ from itertools import count
 import pytest
 
 from tests.protocol.recovery.restart_frames import IDENTITIES, PEERS, TIP, _Tools, proof, ready, restart_quorum, waiting
-from troth.attacks.wire.lies import false_waiting
 from troth.crypto import Digest, PeerId, Slot, stream
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import AttemptView
-from troth.protocol.core.errors import StalledError
 from troth.protocol.core.roster import Roster
-from troth.protocol.recovery.restart_quorum import Enough, Patience, RestartQuorum
+from troth.protocol.core.run import StalledError
+from troth.protocol.recovery.restart import Enough, Patience, RestartQuorum
 from troth.protocol.wire.frames import Busy, Packet, Ready, RestartCertificate, Waiting
 from troth.protocol.wire.messages import Commit, Phase
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.lockstep.drop_outs import PowerCutError
+from troth.workshop.attacks.lies import false_waiting
+from troth.workshop.simulation.exchange import PowerCutError
 
 
 def test_all_begin_when_all_are_ready() -> None:

@@ -9,16 +9,15 @@ import pytest
 
 from tests.protocol.scripted_world import LiarLink, LiarScript, WorldRun, peer_ids, plan, run_world
 from troth.crypto import PeerId, Slot
-from troth.protocol.broadcast.agreement import Timing
+from troth.protocol.broadcast.announcement import Timing
 from troth.protocol.broadcast.announcer import Announcer
 from troth.protocol.broadcast.timeouts import Pacing
 from troth.protocol.wire.frames import Busy, Packet, Value, View
 from troth.protocol.wire.messages import Phase
-from troth.simulation.chaos.checkers.agreement import agreement
-from troth.simulation.chaos.checkers.bans import no_honest_ban
-from troth.simulation.chaos.checkers.progress import excused
-from troth.simulation.chaos.faults import Cut, Network
-from troth.simulation.lockstep.drop_outs import DropOut
+from troth.workshop.chaos.check_history import agreement, no_honest_ban
+from troth.workshop.chaos.check_progress import excused
+from troth.workshop.chaos.plan import Cut, Network
+from troth.workshop.simulation.exchange import DropOut
 
 _HOUR = 3600.0
 

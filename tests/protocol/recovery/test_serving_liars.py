@@ -13,8 +13,8 @@ from tests.protocol.scripted_world import LiarLink, LiarScript, WorldRun, peer_i
 from troth.crypto import Digest, PeerId, Slot, blob_digest
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
-from troth.protocol.core.coins import SeededEntropy
 from troth.protocol.core.records import decode_record, encode_record, record_bytes_to_sign
+from troth.protocol.core.roles import SeededEntropy
 from troth.protocol.core.state import Peer, State
 from troth.protocol.recovery.ledger import ForkedError, Known, Ledger
 from troth.protocol.recovery.models import Downloads, Models
@@ -32,9 +32,9 @@ from troth.protocol.wire.frames import (
 )
 from troth.protocol.wire.messages import Envelope, Malformed
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.chaos.faults import Cut, Network
-from troth.simulation.chaos.virtual_time import VirtualTime
-from troth.simulation.lockstep.drop_outs import DropOut
+from troth.workshop.chaos.plan import Cut, Network
+from troth.workshop.chaos.virtual_time import VirtualTime
+from troth.workshop.simulation.exchange import DropOut
 
 
 class _Serving(LiarScript):

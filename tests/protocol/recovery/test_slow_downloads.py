@@ -12,12 +12,13 @@ import pytest
 from tests.protocol.recovery.test_strangers import FOUNDERS, PROBATION, joined
 from tests.protocol.scripted_world import WorldRun, plan, run_world
 from troth.crypto import PeerId
-from troth.protocol.broadcast.outside import catch_up_server
-from troth.protocol.recovery import aggregates
+from troth.protocol.broadcast import serving
+from troth.protocol.recovery import models
 from troth.protocol.wire.frames import ChunkShown, Packet
-from troth.simulation.chaos import faults, stage
-from troth.simulation.chaos.checkers.agreement import agreement
-from troth.simulation.chaos.plan import Plan
+from troth.workshop.chaos import plan as faults
+from troth.workshop.chaos import world
+from troth.workshop.chaos.check_history import agreement
+from troth.workshop.chaos.plan import Plan
 
 STEPS = 30
 
@@ -40,7 +41,7 @@ def _slow_link(number: int, seconds_per_byte: float) -> Iterator[list[float]]:
 
         return slowed
 
-    with patch.object(stage, "deliveries", deliveries):
+    with patch.object(world, "deliveries", deliveries):
         yield came
 
 
@@ -64,8 +65,8 @@ def _world(steps_per_aggregate: float, content_every: int) -> tuple[WorldRun, in
     large model do; and how many chunks came to it."""
     step, size = _step_and_size(content_every)
     with (
-        patch.object(aggregates, "_KEPT_BYTES", content_every * 4 * size),
-        patch.object(catch_up_server, "_STATES_BYTES", 0),
+        patch.object(models, "_KEPT_BYTES", content_every * 4 * size),
+        patch.object(serving, "_STATES_BYTES", 0),
         _slow_link(FOUNDERS, steps_per_aggregate * step / (4 * size)) as came,
     ):
         return run_world(_plan(content_every)), len(came)

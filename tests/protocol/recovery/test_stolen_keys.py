@@ -9,14 +9,13 @@ import pytest
 
 from tests.protocol.scripted_world import FIRST_LYING_STEP, LiarScript, WorldRun, peer_ids, plan, run_world
 from troth.crypto import Identity, PeerId, Slot, blob_digest, derive
-from troth.protocol.core.record_keys import RecordKeys
-from troth.protocol.core.records import StepRecord, encode_record, record_bytes_to_sign
+from troth.protocol.core.records import RecordKeys, StepRecord, encode_record, record_bytes_to_sign
 from troth.protocol.core.roster import Roster
-from troth.protocol.history.record import unsigned
+from troth.protocol.history import unsigned
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Commit, Message
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.chaos.stage import Stage
+from troth.workshop.chaos.world import Stage
 
 TOOLS = Primitives()
 STEPS, EVERY = 15, 5

@@ -12,17 +12,17 @@ from troth.evidence.bans import BanEvidence, History
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.core.errors import CannotGoOnError
+from troth.protocol.core.run import CannotGoOnError
 from troth.protocol.core.state import Peer, State
-from troth.protocol.recovery.knocking import DoorClosedError, Knocking
 from troth.protocol.recovery.member import Member
-from troth.protocol.wire.messages import Kind
+from troth.protocol.recovery.requests import DoorClosedError, Knocking
+from troth.protocol.wire.messages import ChargeKind
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.chaos.checkers.agreement import agreement
-from troth.simulation.chaos.checkers.door import door
-from troth.simulation.chaos.plan import LAZY
-from troth.simulation.chaos.strangers.stranger import Stranger
-from troth.simulation.chaos.virtual_time import VirtualLink
+from troth.workshop.chaos.check_door import door
+from troth.workshop.chaos.check_history import agreement
+from troth.workshop.chaos.plan import LAZY
+from troth.workshop.chaos.strangers import Stranger
+from troth.workshop.chaos.virtual_time import VirtualLink
 
 FOUNDERS, PROBATION = 5, 8
 
@@ -96,7 +96,7 @@ def test_a_stranger_that_never_saw_the_run_can_check_the_ban(behaviour: str) -> 
     """[J6, E2, E3] From its own signed commitment, and the state beside the file."""
     (made,) = evidence_of(world_of(behaviour))
     proof = verify_ban(made.text, world_of(behaviour).world.run.id)
-    assert proof.judgement.kind == Kind.GRADIENT
+    assert proof.judgement.kind == ChargeKind.GRADIENT
     assert not proof.rests_on_votes
     problem = world_of(behaviour).world.work.problem
     assert recompute(proof, made.training, made.blobs, lambda _run: problem) is Recomputed.CONFIRMED

@@ -11,7 +11,7 @@ from troth.crypto import PeerId, Slot
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.roles import draw_roles
 from troth.protocol.wire.messages import Message
-from troth.simulation import ProtocolSimulation
+from troth.workshop.simulation import ProtocolSimulation
 
 DISTURBED_STEP = 3
 LYING = dataclasses.replace(SMALL, steps=6, evaluate_every=6)

@@ -13,16 +13,19 @@ from tests.protocol.replay import replay
 from tests.protocol.small_runs import SMALL, finished
 from troth.crypto import PeerId, derive
 from troth.evidence.verify import verify_ban
-from troth.protocol.core.coins import combine
 from troth.protocol.core.records import decode_record
-from troth.protocol.step.checks import sum_vanishes, suspicious_parts, too_long
-from troth.protocol.wire.messages import Kind, ReportNumbers
-from troth.protocol.wire.primitives import Primitives
-from troth.protocol.wire.report_table import ReportTable
-from troth.simulation import ProtocolSimulation, Scenario
+from troth.protocol.core.roles import combine
+from troth.protocol.step.audits import sum_vanishes, suspicious_parts, too_long
+from troth.protocol.wire.messages import ChargeKind, ReportNumbers
+from troth.protocol.wire.primitives import Primitives, ReportTable
 from troth.training.work import TrainingWork
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
-NOW = {"wrong-aggregate": Kind.AGGREGATE, "wrong-report": Kind.REPORT, "false-accusation": Kind.REPORT}
+NOW = {
+    "wrong-aggregate": ChargeKind.AGGREGATE,
+    "wrong-report": ChargeKind.REPORT,
+    "false-accusation": ChargeKind.REPORT,
+}
 
 
 @pytest.fixture(scope="module", params=sorted(NOW))
@@ -49,7 +52,7 @@ def test_the_evidence_says_what_they_did(cheated: ProtocolSimulation) -> None:
         if "false" in cheated.scenario.attack_name:
             assert proof.judgement.banned == proof.judgement.accuser
         else:
-            assert proof.judgement.kind in (Kind.REPORT, Kind.AGGREGATE)
+            assert proof.judgement.kind in (ChargeKind.REPORT, ChargeKind.AGGREGATE)
 
 
 def test_the_model_is_the_right_one_bit_for_bit(cheated: ProtocolSimulation) -> None:
@@ -87,11 +90,11 @@ def test_an_owner_that_lets_a_wrong_report_pass_is_banned_with_the_reporter() ->
         record = decode_record(simulation.trace[3])
         kinds = {judgement.kind for judgement in record.judgements if judgement.banned is not None}
         seen.add(frozenset(kinds))
-        if Kind.AGGREGATE in kinds:
-            owners = {j.target for j in record.judgements if j.kind == Kind.AGGREGATE and j.banned}
+        if ChargeKind.AGGREGATE in kinds:
+            owners = {j.target for j in record.judgements if j.kind == ChargeKind.AGGREGATE and j.banned}
             assert {simulation.numbers[PeerId(owner)] for owner in owners} <= set(simulation.byzantine)
-    assert frozenset({Kind.REPORT}) in seen
-    assert any(Kind.AGGREGATE in kinds for kinds in seen)
+    assert frozenset({ChargeKind.REPORT}) in seen
+    assert any(ChargeKind.AGGREGATE in kinds for kinds in seen)
 
 
 def test_not_a_number_ruins_nothing() -> None:

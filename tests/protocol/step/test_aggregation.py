@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from tests.protocol.small_runs import SMALL, finished, last_audit_record
-from troth.aggregation import judge_center
+from troth.clip.centered_clip import judge_center
 from troth.crypto import Digest, derive, project, projection_signs, tagged_hash
 from troth.protocol.core.parts import commit_parts
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.roles import gradient_seed
-from troth.protocol.core.scales import part_taus
-from troth.protocol.step.reports import ACCUSE_AT, CONVICT_AT, make_report, relative_errors
+from troth.protocol.core.roster import part_taus
+from troth.protocol.step.audits import ACCUSE_AT, CONVICT_AT, make_report, relative_errors
 from troth.protocol.wire.messages import Malformed, ReportNumbers
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import ProtocolSimulation
+from troth.workshop.simulation import ProtocolSimulation
 
 KEY = tagged_hash("test key")
 BOUNDS = (0, 20, 40, 60)

@@ -13,16 +13,16 @@ from troth.network.node.ahead import GradientsAhead, GradientTimes
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import Channel
-from troth.protocol.core.coins import SeededEntropy
 from troth.protocol.core.records import StepRecord, encode_record
+from troth.protocol.core.roles import SeededEntropy
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.core.state import Peer, State
 from troth.protocol.step.step import run_step
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation.chaos.virtual_time import VirtualLink, VirtualTime
-from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork
+from troth.workshop.chaos.virtual_time import VirtualLink, VirtualTime
+from troth.workshop.simulation.exchange import DropOut, DroppingChannel
 
 PEERS, STEPS, LATENCY = 7, 7, 0.01
 LIAR = PEERS - 1

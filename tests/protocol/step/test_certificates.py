@@ -10,10 +10,9 @@ import pytest
 from tests.protocol.altered_runs import AlteredRun
 from tests.protocol.small_runs import SMALL, kept_promises, records
 from troth.crypto import Digest, PeerId, Slot
-from troth.protocol.core.errors import UncertifiedError
 from troth.protocol.core.records import encode_record, record_bytes_to_sign
-from troth.protocol.step.attempt import signs_last
-from troth.protocol.step.context import StepContext
+from troth.protocol.core.run import UncertifiedError
+from troth.protocol.step.attempt import StepContext, signs_last
 from troth.protocol.wire.messages import Accuse, Clip, Commit, Message, Report
 from troth.protocol.wire.phases import seal
 

@@ -12,13 +12,13 @@ from troth.crypto import PeerId, Slot
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.channel import NothingNoticed
 from troth.protocol.core.records import StepRecord
-from troth.protocol.core.roles import Audit, Roles, closing_roles
+from troth.protocol.core.roles import AuditDuty, Roles, closing_roles
 from troth.protocol.core.state import Outcome, State
-from troth.protocol.wire.messages import Accusation, Accuse, Close, Commit, Envelope, Kind, Message, Phase
+from troth.protocol.wire.messages import Accusation, Accuse, ChargeKind, Close, Commit, Envelope, Message, Phase
 from troth.protocol.wire.phases import seal
-from troth.simulation import Scenario
-from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
 from troth.training.work import Training
+from troth.workshop.simulation import Scenario
+from troth.workshop.simulation.exchange import DropOut, DroppingChannel
 
 LAST = CALM.total_steps - 1  # then comes the closing step
 CLOSING = LAST + 1
@@ -80,14 +80,14 @@ def test_a_false_accusation_there_takes_nothing_back() -> None:
         kept = run.states[liar].audit_records[LAST]
         target = next(a.target for a in _roles(run, run.states[liar]).audits[liar])
         digest = run.tools.digest(kept.commits[target].envelope.payload)
-        lie = Accusation(target, Kind.GRADIENT, LAST, None, digest)
+        lie = Accusation(target, ChargeKind.GRADIENT, LAST, None, digest)
         return msgspec.structs.replace(message, accusations=(lie,))
 
     run.alter([liar], change).play()
     last, closing, _ = ends(run)
     assert set(closing.banned) == {liar}
     assert closing.state_after == last.state_after
-    assert kept_promises(run) == {run.numbers[liar]: Kind.GRADIENT}
+    assert kept_promises(run) == {run.numbers[liar]: ChargeKind.GRADIENT}
 
 
 def test_owed_audits_are_done_there() -> None:
@@ -110,9 +110,9 @@ def test_silent_auditors_leave_their_targets_unaudited() -> None:
     run = AlteredRun(dataclasses.replace(CALM, peers=16))
     silent: set[PeerId] = set()
 
-    def auditors(state: State[Training]) -> dict[Audit, set[PeerId]]:
+    def auditors(state: State[Training]) -> dict[AuditDuty, set[PeerId]]:
         roles = _roles(run, state)
-        found: dict[Audit, set[PeerId]] = {}
+        found: dict[AuditDuty, set[PeerId]] = {}
         for auditor, audits in roles.audits.items():
             for audit in audits:
                 found.setdefault(audit, set()).add(auditor)
@@ -218,4 +218,4 @@ def test_equivocations_there_are_banned_too() -> None:
     assert closing.banned == (liar,)
     assert closing.state_after == last.state_after
     (evidence,) = run.evidence
-    assert verify_ban(evidence.text).judgement.kind == Kind.EQUIVOCATION
+    assert verify_ban(evidence.text).judgement.kind == ChargeKind.EQUIVOCATION

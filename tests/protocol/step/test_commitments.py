@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from troth.crypto import Digest, Identity, Slot, blob_digest, coin_commitment, leaf_hash, merkle_tree, root_from_path
-from troth.protocol.core.coins import combine, right_openings
 from troth.protocol.core.parts import ProvenPart, commit_parts, opens, part_bounds, rows_of
+from troth.protocol.core.roles import combine, right_openings
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Phase
 from troth.protocol.wire.primitives import Primitives

@@ -16,8 +16,7 @@ from troth.protocol.core.channel import Delivery
 from troth.protocol.core.roles import Roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import most_byzantine
-from troth.protocol.step.attempt import Attempt, AttemptAborted
-from troth.protocol.step.context import StepContext
+from troth.protocol.step.attempt import Attempt, AttemptAborted, StepContext
 from troth.protocol.step.deliveries import agreed_centers, bitmap, lacking, undecided_aggregates, weigh
 from troth.protocol.wire.frames import BlobSent, Packet
 from troth.protocol.wire.messages import (

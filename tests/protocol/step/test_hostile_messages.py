@@ -19,20 +19,20 @@ from troth.protocol.wire.messages import (
     Accusation,
     Accuse,
     Announced,
+    ChargeKind,
     Clip,
     Envelope,
-    Kind,
+    GuiltySide,
     Malformed,
     Message,
     Phase,
     Report,
-    Verdict,
     Vote,
 )
 from troth.protocol.wire.phases import decode, encode
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import ProtocolSimulation
-from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
+from troth.workshop.simulation import ProtocolSimulation
+from troth.workshop.simulation.exchange import DropOut, DroppingChannel
 
 
 class _SendingAgain(ForwardingChannel):
@@ -62,7 +62,7 @@ def test_a_coin_b_that_does_not_fit_counts_as_none() -> None:
     odd, framed = contributors[0], contributors[1]
 
     def say(message: Message) -> Message:
-        lie = Accusation(framed, Kind.REPORT, DISTURBED_STEP, 0)
+        lie = Accusation(framed, ChargeKind.REPORT, DISTURBED_STEP, 0)
         if not isinstance(message, Accuse):
             return message
         return msgspec.structs.replace(message, accusations=(lie,), coin=bytes(32))
@@ -163,7 +163,7 @@ class _Inventing(ForwardingChannel):
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
         if isinstance(message, Accuse) and (slot.step, slot.attempt) == (DISTURBED_STEP, 0):
             digest = blob_digest(self._reports[self._target].envelope.payload)
-            lie = Accusation(self._target, Kind.REPORT, DISTURBED_STEP, self._part, digest)
+            lie = Accusation(self._target, ChargeKind.REPORT, DISTURBED_STEP, self._part, digest)
             message = msgspec.structs.replace(message, accusations=(lie,))
         announced = await self._inner.announce(slot, message, view)
         if isinstance(message, Report):
@@ -189,7 +189,7 @@ def test_a_second_draw_is_never_free(strikes: int) -> None:
     run_on(simulation)
     assert kept_promises(simulation) == {}
     record, following = records(simulation)[DISTURBED_STEP : DISTURBED_STEP + 2]
-    assert {j.verdict for j in record.judgements if j.kind == Kind.AGGREGATE} == {Verdict.WITHHELD}
+    assert {j.verdict for j in record.judgements if j.kind == ChargeKind.AGGREGATE} == {GuiltySide.WITHHELD}
     assert record.struck == (owner,)
     assert (record.absent, record.expelled) == (((), (owner,)) if strikes else ((owner,), ()))
     assert following.contributors == following.members, "everyone audits"
@@ -245,7 +245,9 @@ def test_an_honest_vote_is_a_message_however_many_are_accused(members: int) -> N
     def naming_all(liar: PeerId) -> Announced:
         part = owners.index(liar)
         lies = tuple(
-            Accusation(peer, Kind.REPORT, DISTURBED_STEP, part, blob_digest(peer)) for peer in owners if peer != liar
+            Accusation(peer, ChargeKind.REPORT, DISTURBED_STEP, part, blob_digest(peer))
+            for peer in owners
+            if peer != liar
         )
         return Announced(liar, Accuse(lies, bytes(32)), Envelope(b"", bytes(64)))
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from tests.protocol.small_runs import SMALL, finished, kept_promises
-from troth.aggregation import centered_clip
-from troth.attacks.gradient.base import GradientAttack
+from troth.clip.fast import centered_clip
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.step import audits, step
-from troth.protocol.wire.messages import Kind, Verdict
-from troth.simulation import ProtocolSimulation
+from troth.protocol.wire.messages import ChargeKind, GuiltySide
+from troth.workshop.attacks.base import GradientAttack
+from troth.workshop.simulation import ProtocolSimulation
 
 # P peers, D coordinates, B Byzantine, H honest
 _SIZE = 1e10
@@ -73,9 +73,9 @@ def test_where_nobody_finds_an_aggregate_the_step_makes_no_update_and_everyone_a
     seen = finished(dataclasses.replace(SPIKED, attack_stop=_LIES + 1))
     records = _records(seen)
     lied = records[_LIES]
-    acquitted = [j for j in lied.judgements if j.kind == Kind.AGGREGATE]
+    acquitted = [j for j in lied.judgements if j.kind == ChargeKind.AGGREGATE]
     assert acquitted
-    assert {j.verdict for j in acquitted} == {Verdict.ACCUSER}, "jurors find none either"
+    assert {j.verdict for j in acquitted} == {GuiltySide.ACCUSER}, "jurors find none either"
     assert not lied.updated
     assert lied.unjudged
     assert not lied.leaving
@@ -98,7 +98,7 @@ def test_an_owner_that_claims_to_have_none_is_out_and_struck(monkeypatch: pytest
     _right: Callable[[Tensor, float], Tensor] = step.aggregate
     monkeypatch.setattr(step, "aggregate", weak_once)
     seen = finished(dataclasses.replace(SPIKED, attack="sign-flip", attack_start=7))
-    withheld = [(r, j) for r in _records(seen) for j in r.judgements if j.verdict == Verdict.WITHHELD]
+    withheld = [(r, j) for r in _records(seen) for j in r.judgements if j.verdict == GuiltySide.WITHHELD]
     assert len(withheld) == 1
     ((record, judgement),) = withheld
     assert judgement.target in record.struck

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from tests.protocol.small_runs import equals_trusted_server, kept_promises, records, run_on, wrap_channel
 from tests.protocol.step.disturbed_step import DISTURBED_STEP, LYING, altering, calm_run
 from troth.crypto import PeerId
-from troth.protocol.core.errors import LeftOutError
-from troth.protocol.step.checks import sum_vanishes, suspicious_parts
-from troth.protocol.wire.messages import Commit, Kind, Message, Report, ReportNumbers, Reveal
-from troth.protocol.wire.report_table import ReportTable
-from troth.simulation import ProtocolSimulation
+from troth.protocol.core.run import LeftOutError
+from troth.protocol.step.audits import sum_vanishes, suspicious_parts
+from troth.protocol.wire.messages import ChargeKind, Commit, Message, Report, ReportNumbers, Reveal
+from troth.protocol.wire.primitives import ReportTable
+from troth.workshop.simulation import ProtocolSimulation
 
 
 def _shorter(message: Message) -> Message:
@@ -133,7 +133,7 @@ def test_reports_of_any_finite_number_are_judged(number: float) -> None:
     assert gone
     if 0 <= number <= 2.0**400:
         assert set(banned) == gone
-        assert set(banned.values()) <= {Kind.REPORT, Kind.AGGREGATE}
+        assert set(banned.values()) <= {ChargeKind.REPORT, ChargeKind.AGGREGATE}
     else:
         assert banned == {}
         assert set(simulation.absent) == gone
@@ -162,4 +162,4 @@ def test_a_length_that_adds_up_and_is_wrong_convicts() -> None:
     record = records(simulation)[DISTURBED_STEP]
     assert {simulation.numbers[PeerId(peer)] for peer in record.banned} == set(kept_promises(simulation))
     assert set(record.banned) == set(liars) - (set(record.members) - set(record.contributors) - record.leaving) != set()
-    assert {j.kind for j in record.judgements if j.banned} <= {Kind.REPORT, Kind.AGGREGATE}
+    assert {j.kind for j in record.judgements if j.banned} <= {ChargeKind.REPORT, ChargeKind.AGGREGATE}

@@ -6,7 +6,7 @@ from tests.protocol.altered_runs import AlteredRun
 from tests.protocol.small_runs import all_records
 from troth.crypto import PeerId, Slot
 from troth.protocol.wire.messages import Message, Report, Reveal
-from troth.simulation import Scenario
+from troth.workshop.simulation import Scenario
 
 OPEN = Scenario(
     task="quadratic:dimension=40", peers=6, byzantine=0, steps=12, evaluate_every=12, probation=8, strangers="honest"

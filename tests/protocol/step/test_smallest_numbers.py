@@ -9,12 +9,12 @@ import torch
 from tests.protocol.small_runs import finished, kept_promises, liars_gone, records
 from troth.crypto import tagged_hash
 from troth.protocol.core.parts import commit_parts, rows_of
-from troth.protocol.step.reports import make_report, relative_errors, right_reports
+from troth.protocol.step.audits import make_report, relative_errors, right_reports
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import Kind
+from troth.protocol.wire.messages import ChargeKind
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import Scenario
 from troth.training.work import finite_or_zero, finite_or_zero_rows
+from troth.workshop.simulation import Scenario
 
 # P contributors, D coordinates, K projections
 
@@ -40,7 +40,7 @@ def test_one_liar_with_the_smallest_numbers_has_nobody_else_banned(
     )
     simulation = finished(scenario, until=liars_gone)
     assert simulation.stalled is None
-    assert kept_promises(simulation) == {simulation.byzantine[0]: Kind.GRADIENT}
+    assert kept_promises(simulation) == {simulation.byzantine[0]: ChargeKind.GRADIENT}
     assert simulation.trials == 1, "the audit's, and none before it"
     assert not any(record.absent for record in records(simulation))
 

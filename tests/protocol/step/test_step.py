@@ -8,17 +8,16 @@ import pytest
 from tests.protocol.small_runs import SMALL, last_audit_record, wrap_channel
 from troth.crypto import Digest, Identity, PeerId, Slot
 from troth.protocol.core.channel import AttemptView, Channel, Exchange, ForwardingChannel, Gather, Scatter
-from troth.protocol.core.coins import combine
-from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.core.records import decode_record
-from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, draw_roles, first_randomness
+from troth.protocol.core.roles import NO_PENDING_AUDITS, PendingAudits, combine, draw_roles, first_randomness
 from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import LeftOutError
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Commit, Malformed, Phase
 from troth.protocol.wire.phases import seal
-from troth.simulation import ProtocolSimulation
-from troth.simulation.lockstep.memo import MemoPrimitives
+from troth.workshop.simulation import ProtocolSimulation
+from troth.workshop.simulation.primitives import MemoPrimitives
 
 
 def test_seeds_come_from_the_draw_before_last_and_roles_from_the_last(attacked: ProtocolSimulation) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from troth.crypto import Stream
-from troth.training.tasks.digits import Digits
+from troth.training.tasks.small_images import Digits
 
 
 @dataclass(frozen=True)

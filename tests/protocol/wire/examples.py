@@ -7,18 +7,18 @@ from troth.protocol.wire.messages import (
     Accuse,
     Ballot,
     Center,
+    ChargeKind,
     Clip,
     Close,
     Commit,
     Confirm,
-    Kind,
+    GuiltySide,
     Measured,
     Message,
     Probe,
     Report,
     Reveal,
     Ticket,
-    Verdict,
     Vote,
 )
 
@@ -34,11 +34,11 @@ EXAMPLES: list[Message] = [
     Commit(None, b"b" * 32, b"c" * 32, tickets=(Ticket(b"p" * 32, 77, "host:1", b"s" * 64),)),
     Confirm(b"\xff"),
     Report(struct.pack("<3d", 1.0, -2.0, 3.0), b"l" * 32),
-    Accuse((Accusation(b"f" * 32, Kind.GRADIENT, 6, None, b"m" * 32),), b"g" * 32, basis=b"n" * 32),
+    Accuse((Accusation(b"f" * 32, ChargeKind.GRADIENT, 6, None, b"m" * 32),), b"g" * 32, basis=b"n" * 32),
     Vote(
         (
-            Ballot(b"h" * 32, b"i" * 32, Kind.GRADIENT, 6, None, Verdict.ACCUSED),
-            Ballot(None, b"i" * 32, Kind.REPORT, 7, 2, Verdict.ACCUSER),
+            Ballot(b"h" * 32, b"i" * 32, ChargeKind.GRADIENT, 6, None, GuiltySide.ACCUSED),
+            Ballot(None, b"i" * 32, ChargeKind.REPORT, 7, 2, GuiltySide.ACCUSER),
         )
     ),
     Commit(None, b"b" * 32, b"c" * 32, took=Measured(1, 200, 70_000)),

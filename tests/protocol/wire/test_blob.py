@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from troth.clip.kernels import LARGE
 from troth.crypto import blob_digest
-from troth.kernels import LARGE
 from troth.protocol.core.parts import ProvenPart, rows_of
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.primitives import Primitives

@@ -13,15 +13,15 @@ from troth.protocol.wire.messages import (
     Accuse,
     Ballot,
     Center,
+    ChargeKind,
     Clip,
     Commit,
-    Kind,
+    GuiltySide,
     Malformed,
     Message,
     Phase,
     Report,
     Ticket,
-    Verdict,
     Vote,
 )
 from troth.protocol.wire.phases import decode, encode, phase_of, seal
@@ -114,11 +114,11 @@ def test_garbage_never_crashes(phase: Phase, payload: bytes) -> None:
         (Phase.CLIP, encode(Clip((Center(0, b"d" * 32, -1.0),))), "finite"),
         (Phase.REPORT, encode(Report(struct.pack("<d", float("inf")))), "finite"),
         (Phase.REPORT, encode(Report(b"123")), "finite"),
-        (Phase.ACCUSE, encode(Accuse((Accusation(b"f" * 32, Kind.GRADIENT, 6),) * 3000, b"g" * 32)), ""),
+        (Phase.ACCUSE, encode(Accuse((Accusation(b"f" * 32, ChargeKind.GRADIENT, 6),) * 3000, b"g" * 32)), ""),
         (Phase.CLIP, encode(Clip((Center(-1, b"d" * 32, 1.0),))), ""),
         (Phase.CLIP, encode(Clip((), missing=(b"short",))), "length"),
-        (Phase.ACCUSE, encode(Accuse((Accusation(b"f" * 32, Kind.GRADIENT, -1),), b"g" * 32)), ""),
-        (Phase.VOTE, encode(Vote((Ballot(None, b"i" * 32, Kind.REPORT, 2**62, 2, Verdict.ACCUSER),))), ""),
+        (Phase.ACCUSE, encode(Accuse((Accusation(b"f" * 32, ChargeKind.GRADIENT, -1),), b"g" * 32)), ""),
+        (Phase.VOTE, encode(Vote((Ballot(None, b"i" * 32, ChargeKind.REPORT, 2**62, 2, GuiltySide.ACCUSER),))), ""),
     ],
 )
 def test_numbers_that_are_too_large_or_none_are_malformed(phase: Phase, payload: bytes, why: str) -> None:

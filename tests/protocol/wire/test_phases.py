@@ -18,11 +18,12 @@ from troth.protocol.wire.messages import (
     Accuse,
     Ballot,
     Center,
+    ChargeKind,
     Clip,
     Close,
     Commit,
     Confirm,
-    Kind,
+    GuiltySide,
     Measured,
     Message,
     Phase,
@@ -31,7 +32,6 @@ from troth.protocol.wire.messages import (
     Reveal,
     SignedRejoin,
     Ticket,
-    Verdict,
     Vote,
 )
 from troth.protocol.wire.phases import PHASES, encode, follows, most_bytes, most_encoded_bytes, phase_of
@@ -57,8 +57,8 @@ LONGEST: list[Message] = [
     Reveal(KEY, bytes(MOST_MEMBERS // 8), (Probe(KEY, KEY, SIGNATURE),) * MOST_CANDIDATES),
     Confirm(bytes(MOST_MEMBERS // 8)),
     Report(bytes(REPORT_BYTES), KEY),
-    Accuse((Accusation(KEY, Kind.REPORT, LATE, LAST_PART, KEY),) * MOST_ACCUSATIONS, KEY, KEYS, KEYS, KEY),
-    Vote((Ballot(KEY, KEY, Kind.COVER, LATE, LAST_PART, Verdict.WITHHELD, KEY, KEY),) * MOST_CHARGES),
+    Accuse((Accusation(KEY, ChargeKind.REPORT, LATE, LAST_PART, KEY),) * MOST_ACCUSATIONS, KEY, KEYS, KEYS, KEY),
+    Vote((Ballot(KEY, KEY, ChargeKind.COVER, LATE, LAST_PART, GuiltySide.WITHHELD, KEY, KEY),) * MOST_CHARGES),
     Close(SIGNATURE),
 ]
 

@@ -15,10 +15,10 @@ from tests.protocol.small_runs import SMALL, finished
 from tests.protocol.step.test_deliveries import drawn_step
 from troth.crypto import PeerId
 from troth.protocol.wire.frames import Packet, encode_packet
-from troth.simulation.chaos.draws import DRAWS
-from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.plan_file import plan_bytes
-from troth.simulation.chaos.play import play
+from troth.workshop.chaos.draws import DRAWS
+from troth.workshop.chaos.judge import play
+from troth.workshop.chaos.plan import Plan
+from troth.workshop.chaos.plan_file import plan_bytes
 
 _WORLDS = (("classic", 29, 4), ("wide", 51, 4), ("door", 29, 10))  # with liars and crashes; draw, seed and steps
 _MOST_PEERS = 7

@@ -16,20 +16,17 @@ from tests.seeds import drawn
 from tests.simulation.chaos.digests import digests
 from tests.simulation.chaos.planted import PLANTED
 from tests.simulation.chaos.planted.search import SEEDS, broken_by, seeds_of_tests
-from troth.attacks.wire.behaviours import WIRE_BEHAVIOURS
 from troth.evidence.bans import History
 from troth.evidence.file_format import checksum as checksum_of
 from troth.evidence.file_format import from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.records import encode_record
-from troth.simulation.chaos.draws import draw_plan, draw_wide
-from troth.simulation.chaos.draws.classic import AWAKE, CLASSIC_ATTACKS, LATER_BEHAVIOURS
-from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.judge import judge
-from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.plan_file import load
-from troth.simulation.chaos.play import play
-from troth.simulation.chaos.world import World
+from troth.workshop.attacks.broadcasts import WIRE_BEHAVIOURS
+from troth.workshop.chaos.draws import AWAKE, CLASSIC_ATTACKS, LATER_BEHAVIOURS, draw_plan, draw_wide
+from troth.workshop.chaos.judge import judge, play
+from troth.workshop.chaos.plan import Network, Plan
+from troth.workshop.chaos.plan_file import load
+from troth.workshop.chaos.world import World
 
 FOUND = seeds_of_tests()
 PLANS = SEEDS.with_name("plans")

@@ -15,21 +15,19 @@ from tests.simulation.chaos.planted import PLANTED
 from tests.simulation.chaos.planted.search import SEEDS
 from troth.crypto import Identity
 from troth.protocol.broadcast.listener import Listener
-from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.records import Candidate, Judgement, Returned, StepRecord, encode_record
 from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import LeftOutError
 from troth.protocol.wire.frames import Packet, Relayed, Value
-from troth.protocol.wire.messages import Envelope, Kind, Verdict
-from troth.simulation.chaos.checkers import CHECKERS
-from troth.simulation.chaos.checkers.progress import excused
-from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.memory_probe import held_bytes
-from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.plan_file import load
-from troth.simulation.chaos.play import play
-from troth.simulation.chaos.world import World
-from troth.simulation.lockstep.drop_outs import DropOut
+from troth.protocol.wire.messages import ChargeKind, Envelope, GuiltySide
 from troth.training.work import Training, TrainingWork
+from troth.workshop.chaos.check_progress import excused
+from troth.workshop.chaos.checkers import CHECKERS
+from troth.workshop.chaos.judge import play
+from troth.workshop.chaos.plan import Network, Plan
+from troth.workshop.chaos.plan_file import load
+from troth.workshop.chaos.world import World, held_bytes
+from troth.workshop.simulation.exchange import DropOut
 
 # D coordinates
 
@@ -159,7 +157,7 @@ def test_bans_reach_later_keys() -> None:
     world, successor = play(plan(steps=3)), Identity.from_secret(bytes(32)).peer
     banned = world.run.founders[0]
     first, second, third = world.records
-    guilty = Judgement(None, banned, Kind.EQUIVOCATION, 0, None, 0, Verdict.ACCUSED)
+    guilty = Judgement(None, banned, ChargeKind.EQUIVOCATION, 0, None, 0, GuiltySide.ACCUSED)
     world.records[:] = [
         msgspec.structs.replace(first, returned=(Returned(banned, successor),)),
         msgspec.structs.replace(second, judgements=(guilty,), members=(successor,)),
@@ -227,7 +225,7 @@ def test_the_door_is_watched_step_by_step() -> None:
     key = world.records[entry].admitted[0].key
     slots = tuple(Candidate(bytes([k]) * 32, "", 0, 0, 0) for k in range(world.run.parameters.slots + 1))
     careless, idle = Candidate(key, "", 0, 1, 2), Candidate(key, "", 0, 0, 0)
-    banned = Judgement(None, key, Kind.EQUIVOCATION, 0, None, 0, Verdict.ACCUSED)
+    banned = Judgement(None, key, ChargeKind.EQUIVOCATION, 0, None, 0, GuiltySide.ACCUSED)
     changes: dict[str, dict[int, dict[str, Any]]] = {
         "without 4 steps of work": {entry - 1: {"probed": ()}},
         "candidates under": {entry: {"candidates": slots}},

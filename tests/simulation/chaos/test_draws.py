@@ -7,16 +7,21 @@ from itertools import product
 
 import pytest
 
-from troth.attacks.wire.door import DOOR_LIES
-from troth.simulation.chaos.draws import DRAWS, draw_beyond, draw_door, draw_plan, draw_wide
-from troth.simulation.chaos.draws.classic import LATER_BEHAVIOURS
-from troth.simulation.chaos.draws.wide import WIDE_ATTACKS
-from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.judge import judge
-from troth.simulation.chaos.plan import BEHAVIOURS, TASKS, Leave, Plan
-from troth.simulation.chaos.plan_file import FORMAT, PlanFile, flaw, from_bytes, to_text
-from troth.simulation.chaos.shrink import shrink
-from troth.simulation.lockstep.drop_outs import DropOut
+from troth.workshop.attacks.door import DOOR_LIES
+from troth.workshop.chaos.draws import (
+    DRAWS,
+    LATER_BEHAVIOURS,
+    WIDE_ATTACKS,
+    draw_beyond,
+    draw_door,
+    draw_plan,
+    draw_wide,
+)
+from troth.workshop.chaos.judge import judge
+from troth.workshop.chaos.plan import BEHAVIOURS, TASKS, Departure, Network, Plan
+from troth.workshop.chaos.plan_file import FORMAT, PlanFile, flaw, from_bytes, to_text
+from troth.workshop.chaos.shrink import shrink
+from troth.workshop.simulation.exchange import DropOut
 
 WIDE = [draw_wide(seed) for seed in range(400)]
 BEYOND = [draw_beyond(seed) for seed in range(200)]
@@ -135,7 +140,7 @@ def test_a_plan_knows_its_tier() -> None:
     assert not plan_of(probation=4, strangers={7: (0.0, "turns")}).within, (
         "whoever turns once it is in is a liar like others"
     )
-    assert not plan_of(probation=4, strangers={7: (0.0, "honest")}, leaves={7: Leave(1.0)}).within
+    assert not plan_of(probation=4, strangers={7: (0.0, "honest")}, leaves={7: Departure(1.0)}).within
     assert plan_of(probation=4, strangers={7: (0.0, "noise")}).within, "the lazy never are members"
     assert not plan_of(blackout={number: DropOut(1, 0, 5.0) for number in range(2, 7)}).within
 
@@ -150,7 +155,7 @@ def test_a_plan_knows_its_tier() -> None:
         ({"tau_auto": 0.7}, "tau must be above 0"),
         ({"peers": 25}, "peers must be from 1 to 24"),
         ({"strangers": {7: (0.0, "honest")}}, "strangers need a probation"),
-        ({"probation": 4, "leaves": {3: Leave(1.0)}}, "nobody else leaves"),
+        ({"probation": 4, "leaves": {3: Departure(1.0)}}, "nobody else leaves"),
         ({"probation": 4, "strangers": {7: (0.0, "polite")}}, "no stranger behaves like 'polite'"),
     ],
 )
@@ -171,7 +176,7 @@ def test_shrinking_takes_away_what_is_new_and_promises_no_less() -> None:
 def test_shrinking_takes_strangers_away() -> None:
     """Whoever is left is numbered anew, and leaves as before."""
     strangers = {7: (1.0, "noise"), 8: (2.0, "honest"), 9: (3.0, "zeros")}
-    large = plan_of(probation=4, strangers=strangers, leaves={8: Leave(5.0, inside=True)}, byzantine=2)
+    large = plan_of(probation=4, strangers=strangers, leaves={8: Departure(5.0, inside=True)}, byzantine=2)
     small = shrink(large, lambda plan: any(leave.inside for leave in plan.leaves.values()), most_worlds=300)
     assert [how for _, how in small.strangers.values()] == ["honest"]
     assert small.leaves.keys() == small.strangers.keys() == {small.peers}

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from tests.simulation.chaos.planted import planted
-from troth.simulation.chaos.draws import draw_plan
-from troth.simulation.chaos.faults import Cut, Network
-from troth.simulation.chaos.judge import judge
-from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.plan_file import FORMAT, PlanFile, flaw, from_bytes, to_text
-from troth.simulation.chaos.shrink import breaks_like, shrink
-from troth.simulation.lockstep.drop_outs import DropOut
+from troth.workshop.chaos.draws import draw_plan
+from troth.workshop.chaos.judge import judge
+from troth.workshop.chaos.plan import Cut, Network, Plan
+from troth.workshop.chaos.plan_file import FORMAT, PlanFile, flaw, from_bytes, to_text
+from troth.workshop.chaos.shrink import breaks_like, shrink
+from troth.workshop.simulation.exchange import DropOut
 
 EVERYTHING = Plan(
     seed=5,

@@ -10,12 +10,11 @@ from tests.simulation.chaos.planted import planted
 from troth.crypto import PeerId
 from troth.protocol.core.records import encode_record
 from troth.protocol.wire.frames import Packet
-from troth.simulation.chaos.draws import draw_plan
-from troth.simulation.chaos.faults import Cut, Network
-from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.play import play
-from troth.simulation.chaos.trace import TraceLog
-from troth.simulation.lockstep.drop_outs import DropOut
+from troth.workshop.chaos.draws import draw_plan
+from troth.workshop.chaos.judge import play
+from troth.workshop.chaos.plan import Cut, Network, Plan
+from troth.workshop.chaos.trace import TraceLog
+from troth.workshop.simulation.exchange import DropOut
 
 
 def events_of(plan: Plan) -> list[list[str]]:

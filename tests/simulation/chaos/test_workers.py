@@ -7,13 +7,11 @@ import time
 import pytest
 
 from troth import processes
-from troth.simulation.chaos import workers
-from troth.simulation.chaos.checkers import CHECKERS
-from troth.simulation.chaos.draws import draw_plan
-from troth.simulation.chaos.faults import Network
-from troth.simulation.chaos.judge import Verdict, judge
-from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.workers import judge_all
+from troth.workshop.chaos import judge as workers
+from troth.workshop.chaos.checkers import CHECKERS
+from troth.workshop.chaos.draws import draw_plan
+from troth.workshop.chaos.judge import WorldVerdict, judge, judge_all
+from troth.workshop.chaos.plan import Network, Plan
 
 
 def quick(seed: int) -> Plan:
@@ -28,7 +26,7 @@ def endless() -> Plan:
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that have imported everything already, as those of a swarm: seconds less for each."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["troth.swarm.ready"])
+    context.set_forkserver_preload(["troth.workshop.swarm_ready"])
     monkeypatch.setattr(processes, "_SPAWN", context)
 
 
@@ -66,7 +64,7 @@ def test_a_process_that_dies_is_a_broken_world(monkeypatch: pytest.MonkeyPatch) 
     assert found == {7: ["crash: the process that played it ended with exit code 3"], 8: []}
 
 
-def _die_of_seed_7(plan: Plan) -> Verdict:
+def _die_of_seed_7(plan: Plan) -> WorldVerdict:
     if plan.seed == 7:
         os._exit(3)
     return judge(plan)

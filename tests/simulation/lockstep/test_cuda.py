@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from troth.protocol.core.records import decode_record
-from troth.simulation import ProtocolSimulation, Scenario
 from troth.training.work import TrainingWork, state_digest
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)

@@ -6,10 +6,9 @@ import pytest
 
 from benchmarks.drop_outs import Tally, checked_run, drawn
 from troth.crypto import PeerId
-from troth.protocol.core.errors import StalledError
-from troth.simulation import ProtocolSimulation, Scenario
-from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel
-from troth.simulation.lockstep.reliable import ReliableChannel
+from troth.protocol.core.run import StalledError
+from troth.workshop.simulation import ProtocolSimulation, Scenario
+from troth.workshop.simulation.exchange import DropOut, DroppingChannel, ReliableChannel
 
 
 def stop(simulation: ProtocolSimulation, victim: PeerId, when: DropOut) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.protocol.small_runs import finished, kept_promises, liars_gone
-from troth.simulation import ProtocolSimulation, Scenario, ServerSimulation, simulate
+from troth.workshop.simulation import ProtocolSimulation, Scenario, ServerSimulation, simulate
 
 # P contributors, D coordinates
 NEW = ("mimic", "min-max", "min-sum", "gaussian", "zero", "not-finite", "bit-flip", "rop", "tailored", "slow-poison")

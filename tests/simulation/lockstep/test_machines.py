@@ -12,11 +12,11 @@ from torch import Tensor
 
 from troth.crypto import derive
 from troth.errors import OperatorError
-from troth.simulation import ProtocolSimulation, Scenario
-from troth.simulation.lockstep.pool import PooledWork
 from troth.training import Batch, Problem
-from troth.training.hardware.machines import Job, Machine, make_machines
+from troth.training.hardware import GradientJob, Machine, make_machines
 from troth.training.work import finite_or_zero
+from troth.workshop.simulation import ProtocolSimulation, Scenario
+from troth.workshop.simulation.gradients import PooledWork
 
 H = 1e-3  # far above what float64 and float32 differ by; a ReLU that flips would be more, so the tests take tanh
 MIXED = Scenario(
@@ -61,7 +61,7 @@ def test_classes_of_equal_bits_are_one_class() -> None:
 
 def test_without_deviation_other_bits_would_be_a_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine is really another one: in a run that takes all for one class its peers would be banned at an audit."""
-    monkeypatch.setattr("troth.simulation.lockstep.scenario._check_machines", lambda _: None)
+    monkeypatch.setattr("troth.workshop.simulation.scenario._check_machines", lambda _: None)
     simulation = finished(replace(MIXED, deviation=None))
     assert simulation.trials > 0
 
@@ -71,7 +71,7 @@ def test_gradients_audits_and_verdicts_all_come_from_the_machine(monkeypatch: py
     jobs: list[int] = []
     plain, alone = Machine.gradients, Machine.gradient
 
-    def several(self: Machine, some: Sequence[Job]) -> list[tuple[float, Tensor]]:
+    def several(self: Machine, some: Sequence[GradientJob]) -> list[tuple[float, Tensor]]:
         jobs.append(len(some))
         return plain(self, some)
 
@@ -131,7 +131,7 @@ class TestMachine:
             machine = Machine(task, make_machines(spec)[0])
             states = [machine.problem.initial(k).float() for k in range(3)]
             batches = [machine.problem.batch(derive(k)) for k in range(9)]
-            together = machine.gradients([Job(states[k % 3], batch) for k, batch in enumerate(batches)])
+            together = machine.gradients([GradientJob(states[k % 3], batch) for k, batch in enumerate(batches)])
             for k, (loss, gradient_D) in enumerate(together):
                 alone, own_D = machine.gradient(states[k % 3], batches[k])
                 assert loss == alone
@@ -148,7 +148,7 @@ class TestMachine:
     def test_threads_are_left_as_they_were(self) -> None:
         before = torch.get_num_threads()
         machine = Machine(MIXED.make_task(), make_machines(f"cpu:threads={before + 1}")[0])
-        machine.gradients([Job(machine.problem.initial(0), machine.problem.batch(derive(0)))])
+        machine.gradients([GradientJob(machine.problem.initial(0), machine.problem.batch(derive(0)))])
         assert torch.get_num_threads() == before
 
 

@@ -13,15 +13,16 @@ import torch.nn.functional as F
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from troth.aggregation import bind_rule, krum
-from troth.attacks import GradientAttack, SignFlip
 from troth.crypto import Stream
 from troth.errors import OperatorError
-from troth.evidence import slug
-from troth.simulation import Scenario, ScenarioError, make_rule, simulate, start
+from troth.evidence.file_format import slug
 from troth.training import Batch, Model, Task
-from troth.training.states.initial_state import InitialStateError
-from troth.training.tasks.quadratic import Quadratic
+from troth.training.initial_state import InitialStateError
+from troth.training.tasks.synthetic import Quadratic
+from troth.workshop.attacks import GradientAttack, SignFlip
+from troth.workshop.rules.memoryless import krum
+from troth.workshop.rules.table import bind_rule
+from troth.workshop.simulation import Scenario, ScenarioError, make_rule, simulate, start
 
 
 @dataclass(frozen=True)

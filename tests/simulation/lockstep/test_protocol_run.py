@@ -9,12 +9,12 @@ from torch import Tensor
 from tests.protocol.replay import replay
 from troth.crypto import Stream, derive
 from troth.protocol.core.records import decode_record
-from troth.protocol.wire.messages import Verdict
+from troth.protocol.wire.messages import GuiltySide
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import ProtocolSimulation, Scenario, simulate, start
 from troth.training import Batch, Model
-from troth.training.tasks.quadratic import Quadratic
+from troth.training.tasks.synthetic import Quadratic
 from troth.training.work import TrainingWork
+from troth.workshop.simulation import ProtocolSimulation, Scenario, simulate, start
 
 
 def finished(scenario: Scenario) -> ProtocolSimulation:
@@ -81,7 +81,7 @@ def test_a_network_with_convolutions_and_batchnorm_is_audited_exactly() -> None:
     assert {ban.peer for ban in simulation.bans} == set(simulation.byzantine)
     assert simulation.trials >= len(simulation.bans)
     verdicts = {j.verdict for raw in simulation.trace for j in decode_record(raw).judgements}
-    assert verdicts == {Verdict.ACCUSED}  # no honest peer was accused, by however many
+    assert verdicts == {GuiltySide.ACCUSED}  # no honest peer was accused, by however many
 
 
 def test_beyond_the_guarantee_liars_can_win_and_the_summary_says_so() -> None:

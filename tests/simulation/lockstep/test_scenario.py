@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from troth.errors import OperatorError
-from troth.simulation import Scenario
 from troth.training import SCHEDULES, SGD, AdamW, make_task
-from troth.training.schedules import cosine, linear
+from troth.training.optimizers import cosine, linear
+from troth.workshop.simulation import Scenario
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from troth.aggregation import RULES
-from troth.attacks import ATTACKS, Coalition
-from troth.evidence import RunSummary
-from troth.simulation import Scenario, ServerSimulation, StepReport, simulate
-from troth.simulation.lockstep.server import finite_rows
+from troth.evidence.file_format import RunSummary
+from troth.workshop.attacks import ATTACKS, Coalition
+from troth.workshop.rules.table import RULES
+from troth.workshop.simulation import Scenario, ServerSimulation, StepReport, simulate
+from troth.workshop.simulation.server import finite_rows
 
 ON_GRADIENTS = [name for name, kind in ATTACKS.items() if not kind.needs_protocol]
 

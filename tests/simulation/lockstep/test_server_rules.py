@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from troth.aggregation import Aggregator, RuleWithMemory, Safeguard, SafeguardSingle, Setting
-from troth.attacks import Coalition
 from troth.plugins import name_of
-from troth.simulation import Scenario, ScenarioError, ServerSimulation, make_rule, simulate
-from troth.simulation.lockstep.defences import specs_in
 from troth.specs import SpecError
+from troth.workshop.attacks import Coalition
+from troth.workshop.rules.memory import Aggregator, RuleWithMemory, Setting
+from troth.workshop.rules.remembering import Safeguard, SafeguardSingle
+from troth.workshop.simulation import Scenario, ScenarioError, ServerSimulation, make_rule, simulate
+from troth.workshop.simulation.scenario import specs_in
 
 # P peers, D coordinates
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from troth.crypto import Stream
-from troth.simulation import ProtocolSimulation, Scenario, ServerSimulation, simulate
 from troth.training import Batch, Model, Task
+from troth.workshop.simulation import ProtocolSimulation, Scenario, ServerSimulation, simulate
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,13 @@ from tests.protocol.small_runs import APART, SMALL, finished
 from troth.crypto import Identity, PeerId, Slot, derive, leaf_hash, tagged_hash
 from troth.protocol.core.records import decode_record
 from troth.protocol.step import disputes
-from troth.protocol.step.audits import Finding, report_errors
-from troth.protocol.wire.messages import Envelope, Kind, Phase, ReportNumbers, Reveal
+from troth.protocol.step.audits import AuditFinding, report_errors
+from troth.protocol.wire.messages import ChargeKind, Envelope, Phase, ReportNumbers, Reveal
 from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import ProtocolSimulation
-from troth.simulation.lockstep.accelerated import LockstepPrimitives
-from troth.simulation.lockstep.memo import MemoPrimitives
 from troth.training.work import TrainingWork
+from troth.workshop.simulation import ProtocolSimulation
+from troth.workshop.simulation.primitives import LockstepPrimitives, MemoPrimitives
 
 
 def test_with_the_memo_off_the_trace_is_the_same(attacked: ProtocolSimulation) -> None:
@@ -55,21 +54,21 @@ def test_audits_and_votes_recompute_in_calls_of_their_own(monkeypatch: Any) -> N
     """[S1, T3, D1] One recomputation per audit, another where something was found, and one per member and trial; none of them
     asks the pool."""
     calls = found = 0
-    plain, concludes = TrainingWork.gradient_now, Finding.accusation
+    plain, concludes = TrainingWork.gradient_now, AuditFinding.accusation
 
     def counted(self: TrainingWork, *arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         return plain(self, *arguments)
 
-    def noted(self: Finding, *, bits_count: bool) -> Kind | None:
+    def noted(self: AuditFinding, *, bits_count: bool) -> ChargeKind | None:
         nonlocal found
         kind = concludes(self, bits_count=bits_count)
         found += kind is not None
         return kind
 
     monkeypatch.setattr(TrainingWork, "gradient_now", counted)
-    monkeypatch.setattr(Finding, "accusation", noted)
+    monkeypatch.setattr(AuditFinding, "accusation", noted)
     simulation = ProtocolSimulation(SMALL)
     judged, alive = 0, SMALL.peers
     for report in simulation.steps():

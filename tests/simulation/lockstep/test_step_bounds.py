@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from tests.protocol.replay import replay
-from troth.aggregation import exact_norm
-from troth.attacks.gradient.base import GradientAttack
+from troth.clip.exact import exact_norm
 from troth.crypto import derive
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.wire.primitives import Primitives
-from troth.simulation import ProtocolSimulation, Scenario
 from troth.training.optimizers import AdamW
 from troth.training.task import Batch, Model
-from troth.training.tasks.quadratic import Quadratic
+from troth.training.tasks.synthetic import Quadratic
 from troth.training.work import TrainingWork
+from troth.workshop.attacks.base import GradientAttack
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 LIVE, DARK, FIRST = 20, 380, 20
 WITHOUT_FLOORS = ",floor=0,model_floor=0"

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from tests.training.datasets.written import cifar_arrays, mnist_arrays, write_cifar_binary, write_idx, write_npz
 from troth.crypto import derive, stream
-from troth.simulation import ProtocolSimulation, Scenario
 from troth.specs import SpecError
 from troth.training import Problem, TaskError, check_pure, make_task
 from troth.training.fingerprint import data_digest
-from troth.training.tasks.resnet18 import ResNet18, cropped, gathered
+from troth.training.tasks.resnet import ResNet18, cropped, gathered
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 

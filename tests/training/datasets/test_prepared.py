@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from troth.training import TaskError
-from troth.training.datasets import prepared as module
-from troth.training.datasets.prepared import Progress, array, prepared
+from troth.training import datasets as module
+from troth.training.datasets import PreparationProgress, array, prepared
 
 
 def source(folder: Path, content: bytes = b"one") -> Path:
@@ -16,11 +16,11 @@ def source(folder: Path, content: bytes = b"one") -> Path:
     return folder / "source"
 
 
-def write(folder: Path, _progress: Progress) -> None:
+def write(folder: Path, _progress: PreparationProgress) -> None:
     np.save(folder / "numbers.npy", np.arange(5))
 
 
-def never(_folder: Path, _progress: Progress) -> None:
+def never(_folder: Path, _progress: PreparationProgress) -> None:
     raise AssertionError("made a second time")
 
 
@@ -42,7 +42,7 @@ def test_other_content_or_another_name_is_something_else(tmp_path: Path) -> None
 
 
 def test_an_error_leaves_nothing(tmp_path: Path, own_cache: Path) -> None:
-    def fail(folder: Path, progress: Progress) -> None:
+    def fail(folder: Path, progress: PreparationProgress) -> None:
         write(folder, progress)
         raise TaskError("half of it")
 
@@ -52,7 +52,7 @@ def test_an_error_leaves_nothing(tmp_path: Path, own_cache: Path) -> None:
 
 
 def test_another_process_was_faster(tmp_path: Path) -> None:
-    def overtaken(folder: Path, _progress: Progress) -> None:
+    def overtaken(folder: Path, _progress: PreparationProgress) -> None:
         prepared("numbers", [source(tmp_path)], write)
         (folder / "mine").write_text("late")
 
@@ -79,7 +79,7 @@ def test_progress_is_told_when_it_takes_long(
 ) -> None:
     times = iter([0.0, 1.9, 2.1, 2.1, 3.0, 4.2, 4.2])
     monkeypatch.setattr(module, "monotonic", lambda: next(times))
-    progress = Progress("numbers")
+    progress = PreparationProgress("numbers")
     for share in (0.1, 0.5, 0.7, 0.9):
         progress.at(share)
     assert capsys.readouterr().err.splitlines() == ["preparing numbers: 50%", "preparing numbers: 90%"]

@@ -12,8 +12,8 @@ from tests.training.datasets.written import cifar_arrays, drawn, write_idx, writ
 from troth.crypto import derive, stream
 from troth.specs import SpecError
 from troth.training import Problem, check_pure, make_task
-from troth.training.tasks.mnist_cnn import FixedDropout, MnistCNN, MnistShard
-from troth.training.tasks.resnet20 import ResNet20
+from troth.training.tasks.resnet import ResNet20
+from troth.training.tasks.small_images import FixedDropout, MnistCNN, MnistShard
 
 HONEST = [0, 2, 3]  # of four peers; peer 1 lies
 

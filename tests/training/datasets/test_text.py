@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from troth.training import TaskError
-from troth.training.datasets import read_text, read_words
-from troth.training.datasets.words import FIRST_BYTE, FIRST_WORD, chunks, encoded, most_frequent
+from troth.training.datasets import FIRST_BYTE, FIRST_WORD, chunks, encoded, most_frequent, read_text, read_words
 
 CONTENT = b"The cat sat on the mat. The dog, 42 years old, sat on the cat! \xc3\x84pfel\n" * 20
 

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from troth.crypto import derive, stream
-from troth.simulation import ProtocolSimulation, Scenario
 from troth.specs import SpecError
 from troth.training import Problem, TaskError, check_pure, make_task
-from troth.training.datasets.words import END, MASK, START
-from troth.training.file_reads import files_read
-from troth.training.tasks.albert import Albert
-from troth.training.tasks.char_transformer import CharTransformer
+from troth.training.datasets import END, MASK, START
+from troth.training.determinism import files_read
+from troth.training.tasks.text import Albert, CharTransformer
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 SMALL = "layers=1,width=8,heads=2,length=12,batch_size=3"

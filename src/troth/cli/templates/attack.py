@@ -34,4 +34,4 @@ class Drag(GradientAttack):
     #   def forge(self, own, honest, *, layout)    is told where each parameter stands: layout.slices["0.weight"]
     #   def poison(self, task, batch)      changes the batch that a liar computes its gradient on
     #   def begin(self, seed)              gives the forging function of one run, for attacks with a memory
-    #   behaviour = MyChannel              lies in the protocol too: see troth/attacks/behaviour
+    #   behaviour = MyChannel              lies in the protocol too: see troth/workshop/attacks/roles.py

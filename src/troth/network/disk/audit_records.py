@@ -19,9 +19,8 @@ from torch import Tensor
 
 from troth.crypto import Digest, PeerId, blob_digest
 from troth.files import write_bytes
-from troth.network.disk.aggregates import AggregateFiles
-from troth.network.disk.checkpoints import CheckpointError, Checkpoints
-from troth.network.disk.step_files import step_files
+from troth.network.disk.checkpoints import AggregateFiles, CheckpointError, Checkpoints
+from troth.network.disk.lock import step_files
 from troth.protocol.core.records import StepRecord, aggregates_digest
 from troth.protocol.core.state import AuditRecord, State
 from troth.protocol.wire.blob import Blob

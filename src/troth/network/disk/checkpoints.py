@@ -5,30 +5,204 @@ beside, synced, then renamed: whatever happens, the last one is whole. A model i
 and if it is large it rests in a file without a name until it is used: nobody can change it any more.
 """
 
+import os
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from itertools import islice
+from functools import partial
+from io import FileIO
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
+from torch import Tensor
 
-from troth.crypto import Digest, blob_digest
-from troth.files import write_by, write_bytes
-from troth.network.disk.errors import DiskError
-from troth.network.disk.replay import Base
-from troth.network.disk.step_files import step_files
-from troth.protocol.broadcast.signed_slots import NO_SLOT, SlotKey
+from troth.crypto import CHUNK_BYTES, Digest, blob_digest
+from troth.files import read_into, write_by, write_bytes
+from troth.network.disk.lock import DiskError, step_files
+from troth.protocol.broadcast.link import NO_SLOT, SlotKey
+from troth.protocol.broadcast.serving import Served
+from troth.protocol.core.parts import Bounds, part_bounds
+from troth.protocol.core.records import StepRecord, aggregates_digest
 from troth.protocol.core.roles import PendingAudits
-from troth.protocol.core.roster import Roster
-from troth.protocol.core.scales import Scales
+from troth.protocol.core.roster import Roster, Scales
 from troth.protocol.core.state import LastRecord, State
+from troth.protocol.recovery.models import served_aggregate, updated
+from troth.protocol.wire.blob import Blob, digest_all
 from troth.protocol.wire.messages import Malformed
+from troth.protocol.wire.primitives import Primitives
 from troth.resting import rest
 from troth.training.work import Training, TrainingWork
+
+# Aggregates of the steps since the last saved model of a large run: with both, a peer makes its model again (SPEC B6).
+#
+# Large models are saved now and then. If all members lost power in between, nobody could hand out the model after the last
+# record; but each update is a pure function of the model before it and the aggregate, and the records prove every aggregate.
+
+
+# D coordinates
+
+
+class AggregateFiles:
+    """One file of 4·D bytes for each step since the last saved model, written beside the next step."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self._folder = folder
+        self._size = size  # D
+        self._since = self._next = 0  # the files reach from a saved model, or the first, to the step before `_next`
+        self._models: dict[int, Digest] = {}  # digests of the states that they lead to, by the step that begins there
+        self._named: dict[Digest, tuple[int, Bounds]] = {}  # steps and parts, by the aggregate's digest in its record
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="aggregates")
+        self._written: Future[None] | None = None
+
+    def add(self, state: State[Training]) -> bool:
+        """Write the aggregate of the step before this state. False if it does not continue the files: the model must be saved."""
+        self.wait()
+        record = None if state.last is None else state.last.record
+        if record is None or not self._since <= record.step <= self._next:
+            return False
+        if self._models.get(record.step, record.state_before) != record.state_before:
+            return False  # the files hold a step that was discarded, and made again
+        kept = state.audit_records.get(record.step)
+        if kept is not None:
+            numbers = Blob.of(kept.aggregate_D).view  # without an update too: audits need it (SPEC K1)
+            self._written = self._thread.submit(write_bytes, self._path(record.step), numbers)
+            self._named = {name: one for name, one in self._named.items() if one[0] != record.step}
+            self._named[Digest(record.aggregates)] = record.step, kept.bounds
+        elif record.updated:
+            return False
+        self._next = record.step + 1
+        self._models[self._next] = state.model
+        return True
+
+    def saved(self, state: State[Training]) -> None:
+        """Begin anew from this state, whose model has been saved."""
+        self._since = self._next = state.step
+        self._models = {state.step: state.model}
+
+    def prune(self, base: int) -> None:
+        """Delete files from before this step, at which a model was saved, since nobody can need an earlier one."""
+        for step, path in step_files(self._folder, "aggregate").items():
+            if step < base:
+                path.unlink()
+        self._named = {name: one for name, one in self._named.items() if one[0] >= base}
+
+    def wait(self) -> None:
+        """Wait until everything is on disk. Raises OSError if it could not be written."""
+        if self._written is not None:
+            written, self._written = self._written, None
+            written.result()
+
+    def read(self, record: StepRecord) -> Tensor | None:
+        """The aggregate of a step, if it is here and is the one that the record names."""
+        found = self.read_parts(record.step, part_bounds(self._size, record.parts))
+        if found is None or aggregates_digest(blob.digest for blob in found[1]) != record.aggregates:
+            return None
+        return found[0]
+
+    def read_parts(self, step: int, bounds: Bounds) -> tuple[Tensor, tuple[Blob, ...]] | None:
+        """The aggregate of a step, if there is one, and its parts with their digests; nothing is checked but its length."""
+        aggregate_D = torch.empty(self._size, dtype=torch.float32)
+        try:
+            with FileIO(self._path(step)) as file:  # not mapped: it may be written over once its digests were checked
+                whole = os.fstat(file.fileno()).st_size == 4 * self._size == 4 * bounds[-1]
+                if not whole or not read_into(file, aggregate_D.numpy().data.cast("B")):
+                    return None
+        except FileNotFoundError:
+            return None
+        blobs = Blob.cut(aggregate_D, bounds)
+        digest_all(blobs)
+        return aggregate_D, blobs
+
+    def served(self, digest: Digest) -> Served | None:
+        """An aggregate for peers that catch up, read as they ask for it (SPEC J2). They check it: a disk that failed costs them
+        a chunk. None once its file is gone."""
+        if digest not in self._named:
+            return None
+        step, bounds = self._named[digest]
+        if not self._path(step).exists():
+            return None
+        return Served(partial(self._index, step, bounds), partial(_chunk_of, self._path(step), bounds))
+
+    def _index(self, step: int, bounds: Bounds) -> bytes:
+        found = self.read_parts(step, bounds)
+        return b"" if found is None else served_aggregate(found[0], bounds).index
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"step-{step:09}.aggregate"
+
+
+def _chunk_of(path: Path, bounds: Bounds, number: int) -> memoryview | None:
+    """A chunk of the aggregate in a file, without the rest of it: what `served_aggregate` gives by the same number."""
+    for start, stop in pairwise(bounds):
+        chunks = -(-4 * (stop - start) // CHUNK_BYTES)
+        if number < chunks:
+            at = 4 * start + number * CHUNK_BYTES
+            length = min(CHUNK_BYTES, 4 * stop - at)
+            with suppress(OSError), FileIO(path) as file:
+                raw = os.pread(file.fileno(), length, at)
+                return memoryview(raw) if len(raw) == length else None
+            return None
+        number -= chunks
+    return None
+
+
+# Making a model again: the updates since the last saved one, from their aggregates and records (SPEC B6, U1).
+
+
+@dataclass(frozen=True)
+class Base:
+    """A model that is here, and its digest as records name it."""
+
+    step: int  # at the start of which it was
+    training: Training
+    model: Digest
+
+
+class Replay:
+    """Replays updates, and remembers the two states before the last one: a peer may have to go back by a step, and then audits
+    the work of the step before (SPEC B2, B6). `rest` moves these out of memory."""
+
+    def __init__(self, work: TrainingWork, aggregates: AggregateFiles, rest: Callable[[Training], None]) -> None:
+        self._work = work
+        self._aggregates = aggregates
+        self._rest = rest
+        self._earlier: tuple[Base, ...] = ()
+
+    def __call__(
+        self, step: int, model: Digest, records: Mapping[int, StepRecord], base: Callable[[], Base | None]
+    ) -> Training | None:
+        """The model at the start of a step, if everything since the base is here and leads to this digest."""
+        known = next((one for one in self._earlier if (one.step, one.model) == (step, model)), None)
+        if known is not None:
+            return known.training
+        self._earlier, here = (), base()
+        while here is not None and here.step < step:
+            before, here = here, self._next(here, records.get(here.step))
+            if before.step >= step - 2:
+                self._rest(before.training)
+                self._earlier = (*self._earlier, before)
+        return here.training if here is not None and here.model == model else None
+
+    def _next(self, here: Base, record: StepRecord | None) -> Base | None:
+        if record is None or record.closing or record.state_before != here.model:
+            return None
+        training = here.training
+        if record.updated:
+            aggregate_D = self._aggregates.read(record)
+            if aggregate_D is None:
+                return None
+            training = updated(self._work, Primitives(), training, record, aggregate_D)
+        if record.content and self._work.digest(training) != record.state_after:
+            return None  # memory or disk failed somewhere on the way
+        return Base(here.step + 1, training, Digest(record.state_after))
+
 
 FORMAT = "troth checkpoint 5"
 _UNCHECKED = Digest(bytes(32))
@@ -99,7 +273,7 @@ class _Format(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Found:
+class LatestState:
     """The last state that was saved."""
 
     state: State[Training]
@@ -215,12 +389,12 @@ class Checkpoints:
         paths = sorted(self._folder.glob("step-*.json"), reverse=True)
         return next((saved.marks for path in paths if (saved := _read(path, self._run)) is not None), Marks())
 
-    def last(self, first: State[Training], restore: Restore = _cannot) -> Found:
+    def last(self, first: State[Training], restore: Restore = _cannot) -> LatestState:
         """The newest checkpoint; the run's first state if there is none. `restore` makes a model that was not saved."""
         paths = sorted(self._folder.glob("step-*.json"), reverse=True)
         found = list(islice((one for path in paths if (one := self._found(path, first, restore)) is not None), 3))
         if not found:
-            return Found(first, None)
+            return LatestState(first, None)
         newest, past, later = found[0], list[State[Training]](), found[0].state
         for earlier in (*(one.state for one in found[1:]), first):
             if len(past) < 2 and _leads_to(earlier, later):
@@ -228,7 +402,7 @@ class Checkpoints:
                 later = earlier
         return replace(newest, past=tuple(past))
 
-    def _found(self, path: Path, first: State[Training], restore: Restore) -> Found | None:
+    def _found(self, path: Path, first: State[Training], restore: Restore) -> LatestState | None:
         saved = _read(path, self._run)
         if saved is None:
             return None
@@ -248,7 +422,7 @@ class Checkpoints:
             saved.incarnation,
             saved.last,
         )
-        return Found(state, None if training is not None else saved.model)
+        return LatestState(state, None if training is not None else saved.model)
 
     def restored(self, step: int, model: Digest, first: State[Training], restore: Restore) -> Training | None:
         """The model of an earlier step by its digest as records name it: read from its file, or made again."""

@@ -2,13 +2,15 @@
 
 import fcntl
 import os
+import shutil
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
 from troth.crypto import Digest, PeerId, tagged_hash
+from troth.errors import OperatorError
 from troth.files import Lock
-from troth.network.disk.errors import DiskError
+from troth.training.work import Training
 
 _MOST_BYTES = 200  # of a lock file
 
@@ -80,3 +82,57 @@ def _private_folder() -> Path:
     if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
         raise PermissionError(f"{folder} is somebody else's")
     return folder
+
+
+# Room on a disk for a peer's folder: asked for before anything is fetched, and not when the first checkpoint fails.
+
+
+_AGGREGATES = 16  # of a large model, between two checkpoints
+_REST = 1 << 26  # bytes, for journal, audit records, log and evidence
+
+
+def least_room(training: Training, keep_checkpoints: int) -> int:
+    """Bytes that a folder needs for this run: checkpoints, one more while it is written, aggregates, and the model at the end."""
+    model = 4 * training.parameters_D.numel()
+    state = sum(4 * vector.numel() for vector in training.vectors)
+    return (keep_checkpoints + 1) * state + (_AGGREGATES + 1) * model + _REST
+
+
+def check_room(folder: Path, needed: int) -> None:
+    """Raises DiskError if the folder's disk has less than that free, beside what the folder holds already."""
+    here = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
+    held = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else 0
+    free = shutil.disk_usage(here).free
+    if free + held < needed:
+        raise DiskError(
+            f"too little room for {folder}: the model, checkpoints and aggregates of this run take {_gb(needed)}, and "
+            f"{_gb(free + held)} are free; make room there, or choose a folder on another disk",
+            wrong_folder=True,
+        )
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"
+
+
+# Errors about the files that a peer keeps.
+
+
+class DiskError(OperatorError):
+    """A file that cannot be used; the message names the way out.
+
+    `wrong_folder`: another folder is the way out, and the message ends with asking for one. The command line adds the option.
+    """
+
+    def __init__(self, message: str, *, wrong_folder: bool = False) -> None:
+        super().__init__(message)
+        self.wrong_folder = wrong_folder
+
+
+# Files that are named after a step.
+
+
+def step_files(folder: Path, suffix: str) -> dict[int, Path]:
+    """All files `step-N.suffix` of a folder by N, the oldest first. Files with other names are somebody else's."""
+    found = {path.stem.removeprefix("step-"): path for path in folder.glob(f"step-*.{suffix}")}
+    return {int(step): path for step, path in sorted(found.items()) if step.isascii() and step.isdecimal()}

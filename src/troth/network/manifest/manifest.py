@@ -9,39 +9,39 @@ manifest, is byte for byte what was agreed on, and a person here has agreed to r
 """
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import msgspec
 import torch
 
-from troth.bounded_toml import MOST_BYTES
-from troth.crypto import Digest, PeerId, Seed, derive
+from troth.crypto import Digest, PeerId, Seed, derive, tagged_hash, valid_peer
 from troth.errors import OperatorError, printable
+from troth.files import MOST_BYTES
 from troth.network.manifest import toml as run_file
-from troth.network.manifest.checks import check_manifest
-from troth.network.manifest.consent import check_consent, code_to_run
-from troth.network.manifest.errors import ManifestError
-from troth.network.manifest.fit import and_more, data_hint
-from troth.network.manifest.founder import Founder
-from troth.network.manifest.initial_state import check_origin, read_initial_state
+from troth.network.manifest.consent import check_consent, check_manifest, code_to_run
+from troth.network.manifest.files import and_more, check_origin, data_hint, read_initial_state
 from troth.network.manifest.options import STRETCH
-from troth.network.manifest.resilience import Resilience
-from troth.network.manifest.sections import description, section_digests
 from troth.network.manifest.toml import (
     FORMAT,
     DataSection,
+    FounderSection,
+    ManifestError,
     ProtocolSection,
     RunFile,
     TaskSection,
     TimeoutsSection,
     TrainingSection,
+    quoted,
 )
 from troth.protocol.broadcast.timeouts import Timeouts
+from troth.protocol.core.roster import Away, Roster, moves_with
 from troth.protocol.core.run import Parameters, Run, RunError
 from troth.protocol.core.state import State
 from troth.protocol.wire.primitives import Primitives
@@ -49,6 +49,161 @@ from troth.specs import build, file_of, parse_spec, pick
 from troth.training import OPTIMIZERS, SCHEDULES, Optimizer, Problem, Schedule, Task, make_task, warmed_up
 from troth.training.fingerprint import code_file
 from troth.training.work import Training, TrainingWork
+
+if TYPE_CHECKING:
+    pass
+
+
+# The manifest as plain values: the source of its digests, of the run's name, and of what evidence says of a run.
+#
+# All keys and values here are hashed. A change makes the same plan another run.
+
+
+Plain = dict[str, Any]  # JSON can hold it exactly: fractions are hexadecimal
+
+
+def section_digests(manifest: "Manifest") -> dict[str, Digest]:
+    """By section, in an order to report them in: two manifests are equal if and only if all of these are."""
+    return {
+        section: tagged_hash("troth/manifest/1", section.encode(), _canonical(content))
+        for section, content in _sections(manifest).items()
+    }
+
+
+def description(manifest: "Manifest") -> bytes:
+    """Everything that `Run` does not hold elsewhere. At the top level, what recomputing a gradient needs (evidence.recompute).
+
+    Evidence of a ban carries it to strangers, who need not know where the founders live, nor the names of many files: hence
+    only digests of these.
+    """
+    sections = _sections(manifest)
+    flat = {
+        name: value
+        for section in ("name", "task", "task code", "data", "initialisation", "training options")
+        for name, value in sections[section].items()
+    }
+    flat["data_files"] = tagged_hash("troth/data files/1", _canonical({"files": flat["data_files"]})).hex()
+    names = [founder.name for founder in manifest.founders]  # in the order of their keys
+    addresses = tagged_hash("troth/addresses/1", *(founder.address.encode() for founder in manifest.founders))
+    return _canonical(
+        {
+            "manifest": FORMAT,
+            **flat,
+            "timeouts": sections["timeouts"],
+            "founders": names,
+            "addresses": addresses.hex(),
+        }
+    )
+
+
+def _sections(manifest: "Manifest") -> dict[str, Plain]:
+    """Every field, once."""
+    timeouts, start = manifest.timeouts, manifest.initial_state
+    return {
+        "name": {"name": manifest.name},
+        "nonce": {"nonce": manifest.nonce.hex()},
+        "task": {"task": manifest.task, "device": manifest.device, "one_by_one": manifest.one_by_one},
+        "task code": {
+            "code": manifest.code.hex(),
+            **({"code_files": _named(manifest.code_files)} if manifest.code_files else {}),
+        },
+        "data": {
+            "data": manifest.data.hex(),
+            "data_where": manifest.data_where,
+            "data_files": _named(manifest.data_files),
+        },
+        "initialisation": {
+            "seed": manifest.seed,
+            "initial_state": "" if start is None else start.hex(),
+            **({} if manifest.continues is None else {"continues": manifest.continues.hex()}),
+        },
+        "training options": {
+            "steps": manifest.steps,
+            "optimizer": manifest.optimizer,
+            "rate": manifest.rate.hex(),
+            "schedule": manifest.schedule,
+            "warmup": manifest.warmup,
+        },
+        "protocol": dict(manifest.parameters.plain()),
+        "timeouts": {
+            "delta": timeouts.delta.hex(),
+            "compute": timeouts.compute.hex(),
+            "bulk": timeouts.bulk.hex(),
+            "memory": timeouts.memory,
+            "stretch": timeouts.stretch.hex(),
+        },
+        "founders": {
+            "founders": [
+                [one.key.hex(), one.name, one.address, *([] if one.record_key is None else [one.record_key.hex()])]
+                for one in manifest.founders
+            ]
+        },
+    }
+
+
+def _named(files: Sequence[tuple[str, Digest]]) -> list[list[str]]:
+    return [[name, digest.hex()] for name, digest in files]
+
+
+def _canonical(content: Plain) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+# The founders of a run, as the manifest names them.
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9._-]{1,32})?\]")
+_MOST_ADDRESS_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Founder:
+    """One of the peers that start the run."""
+
+    name: str  # for people to read; a peer is its key
+    key: PeerId
+    address: str  # host:port, or "" for a peer that only dials out
+    record_key: PeerId | None = None  # with which it signs the first records; None: with its own
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ManifestError(
+                f"a founder's name has 1 to 32 letters, digits, dots, dashes or underscores, got {quoted(self.name)}"
+            )
+        if not valid_peer(self.key):
+            raise ManifestError(f"the key of founder {self.name} is no Ed25519 public key: see 'troth key show'")
+        if self.record_key is not None and not valid_peer(self.record_key):
+            raise ManifestError(f"the record key of founder {self.name} is no Ed25519 public key: see 'troth key show'")
+        if self.address:
+            _split_address(self.address, self.name)
+
+    @classmethod
+    def of(cls, section: FounderSection) -> "Founder":
+        record_key = None if section.record_key is None else PeerId(bytes.fromhex(section.record_key))
+        return cls(section.name, PeerId(bytes.fromhex(section.key)), section.address, record_key)
+
+    @property
+    def section(self) -> FounderSection:
+        record_key = None if self.record_key is None else self.record_key.hex()
+        return FounderSection(name=self.name, key=self.key.hex(), address=self.address, record_key=record_key)
+
+    @property
+    def endpoint(self) -> tuple[str, int] | None:
+        """Host (an IPv6 address without its brackets) and port that it listens on."""
+        return _split_address(self.address, self.name) if self.address else None
+
+
+def _split_address(address: str, founder: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if len(address) > _MOST_ADDRESS_CHARACTERS or not _HOST.fullmatch(host) or not re.fullmatch(r"[0-9]{1,5}", port):
+        raise ManifestError(
+            f"the address of founder {founder} must be host:port (or [IPv6]:port, or empty), got {quoted(address)}"
+        )
+    if not 1 <= int(port) <= 65535:
+        raise ManifestError(f"the port of founder {founder} must be from 1 to 65535, got {port}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
 
 _W = TypeVar("_W", bound=TrainingWork)
 
@@ -275,3 +430,76 @@ class Manifest:
     @cached_property
     def _names(self) -> Mapping[PeerId, str]:
         return {founder.key: founder.name for founder in self.founders}
+
+
+# What a run withstands, in plain words: liars, absences, and when it pauses. All numbers are asked of the protocol's roster.
+
+
+@dataclass(frozen=True)
+class Resilience:
+    """Numbers of founders."""
+
+    founders: int
+    liars: int  # that the run withstands
+    gone: int  # with so many gone, one after another, it still trains
+    at_once: int  # so many may vanish within one step, and it goes on
+    begins: int  # enough to begin, or to go on after it stopped
+    agreed: int  # enough for that if people agree on it
+
+    @classmethod
+    def of(cls, run: Run) -> "Resilience":
+        roster, validators = Roster.founding(run), run.parameters.validators
+        count = len(roster.members)
+        return cls(
+            founders=count,
+            liars=roster.liars,
+            gone=_most_gone(roster, validators),
+            at_once=count - roster.quorum,
+            begins=max(roster.quorum, roster.restart_quorum),
+            agreed=roster.quorum,
+        )
+
+    def sentences(self) -> list[str]:
+        """One sentence for each thing that people may want to know before they begin."""
+        if self.founders == 1:
+            return ["1 founder: it trains alone, so nobody can lie to it, and nobody checks it."]
+        return [self._liars(), self._absences(), *self._vanishing(), self._beginning()]
+
+    def _liars(self) -> str:
+        return f"{self.founders} founders: withstands {_count(self.liars, 'liar') if self.liars else 'no liar'}."
+
+    def _absences(self) -> str:
+        pauses = f"with {self.gone + 1} gone it pauses until one is back, and steps and schedule wait"
+        if self.gone == 0:
+            return f"Trains while all are there; {pauses}."
+        slowly = ", if they leave one after another" if self.gone > self.at_once else ""
+        return f"Goes on training while at most {self.gone} {'is' if self.gone == 1 else 'are'} gone{slowly}; {pauses}."
+
+    def _vanishing(self) -> list[str]:
+        """Too many at once: those who are left cannot agree on anything."""
+        if self.at_once == 0:
+            return []
+        fewer = (
+            f" (or {self.agreed}, if you agree on it: troth join --restart-with)" if self.agreed < self.begins else ""
+        )
+        return [f"If {self.at_once + 1} or more vanish within one step, it stops until {self.begins} are there{fewer}."]
+
+    def _beginning(self) -> str:
+        if self.begins == self.founders:
+            return "To begin, all have to be there."
+        return f"It begins when all are there; {self.begins} are enough after a while (troth join --founding-s)."
+
+
+def _most_gone(roster: Roster, validators: int) -> int:
+    """Let one member after another fall out, as long as the rest can agree on it and still trains."""
+    gone = 0
+    while True:
+        rest = roster.members[1:]
+        if len(rest) < roster.quorum or not moves_with(roster, len(rest), validators):
+            return gone
+        left = Away(gone, PeerId(roster.members[0]))
+        roster, gone = replace(roster, members=rest, away=(*roster.away, left)), gone + 1
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

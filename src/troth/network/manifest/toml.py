@@ -10,9 +10,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from troth.bounded_toml import parse_toml
-from troth.errors import printable
-from troth.network.manifest.errors import ManifestError, quoted
+from troth.errors import OperatorError, printable
+from troth.files import parse_toml
 from troth.network.manifest.options import STRETCH
 from troth.protocol.core.run import Parameters
 from troth.version import __version__
@@ -230,3 +229,19 @@ def _in_words(complaint: str) -> str:
     what = what.replace("Object missing required field", "missing key")
     what = what.replace(r"`str` matching regex '^[0-9a-f]{64}\\Z'", "64 hexadecimal digits, in small letters")
     return f"{field}: {what}" if field else what
+
+
+# The error about manifests, and how it quotes text that a stranger wrote.
+
+
+class ManifestError(OperatorError):
+    """A manifest that cannot be used, or does not fit this machine; the message names the field and the way out."""
+
+
+class ConsentError(ManifestError):
+    """Code that a manifest names, and that nobody here has agreed to run; the message names its SHA-256."""
+
+
+def quoted(text: str) -> str:
+    """Hostile text for a terminal: short, and without control characters."""
+    return f"'{printable(text[:80])}'"

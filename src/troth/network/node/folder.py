@@ -25,19 +25,21 @@ from troth.evidence.file_format import to_text
 from troth.evidence.model_file import model_file
 from troth.evidence.verify_model import proves_model
 from troth.files import Lock, write_text
-from troth.network.disk.aggregates import AggregateFiles
 from troth.network.disk.audit_records import AuditRecordFiles
-from troth.network.disk.checkpoints import CheckpointError, Checkpoints, Found, Marks
+from troth.network.disk.checkpoints import (
+    AggregateFiles,
+    Base,
+    CheckpointError,
+    Checkpoints,
+    LatestState,
+    Marks,
+    Replay,
+)
 from troth.network.disk.chunks import ChunkFiles
-from troth.network.disk.errors import DiskError
-from troth.network.disk.journal import Journal
-from troth.network.disk.lock import lock_folder
-from troth.network.disk.record_keys import RecordKeyFiles
-from troth.network.disk.replay import Base, Replay
-from troth.network.disk.roster_changes import FILE
-from troth.network.disk.signed_slots import SignedSlotsFile
-from troth.network.disk.step_files import step_files
-from troth.protocol.broadcast.outside.catch_up_server import Served
+from troth.network.disk.journal import FILE, Journal
+from troth.network.disk.lock import DiskError, lock_folder, step_files
+from troth.network.disk.signing import RecordKeyFiles, SignedSlotsFile
+from troth.protocol.broadcast.serving import Served
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import LastRecord, State
@@ -126,11 +128,11 @@ class PeerFolder:
 
     # States
 
-    def last(self, first: State[Training]) -> Found:
+    def last(self, first: State[Training]) -> LatestState:
         """The newest saved state with its audit records; `first` if there is none."""
         return self._on_disk(lambda: self._last(first))
 
-    def _last(self, first: State[Training]) -> Found:
+    def _last(self, first: State[Training]) -> LatestState:
         found = self._checkpoints.last(first, self._replayed)
         newest = max(step_files(self.path / "checkpoints", "json"), default=0)
         if newest > found.state.step:
@@ -150,7 +152,7 @@ class PeerFolder:
 
         *past, last = (self._audit_records.onto(one, found.past, records, restore) for one in states)
         self._rest(last, *past)
-        return Found(last, found.lacks, tuple(past))
+        return LatestState(last, found.lacks, tuple(past))
 
     def _replayed(
         self, step: int, model: Digest, last: LastRecord | None, base: Callable[[], Base | None]

@@ -2,14 +2,14 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
 from troth.crypto import PeerId
-from troth.network.manifest.errors import ManifestError
-from troth.network.mesh.session import Standing
+from troth.network.manifest.toml import ManifestError
+from troth.network.neighbour import Standing
 from troth.protocol.core.roster import Roster
 
 _LOOK_EVERY_S = 0.02
@@ -17,7 +17,7 @@ _TELL_EVERY_S = 3.0
 _ANSWERS_S = 8.0  # for members to say whether they reach this peer
 
 
-class Verdict(Enum):
+class FoundingOutcome(Enum):
     """The outcome of a decision."""
 
     WAIT = auto()
@@ -27,10 +27,10 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
-class Decision:
+class FoundingDecision:
     """A verdict with its reason."""
 
-    verdict: Verdict
+    verdict: FoundingOutcome
     ready: bool  # this peer could begin now, if the others say so too
     reason: str  # for people
 
@@ -45,7 +45,7 @@ class Presence:
 
 
 @dataclass(frozen=True)
-class Founding:
+class FoundingConditions:
     """The part of the decision that stays the same while this peer waits."""
 
     me: PeerId
@@ -73,30 +73,32 @@ def lacking(roster: Roster, me: PeerId, held: Collection[PeerId]) -> str:
     )
 
 
-def decide(waited_s: float, seen: Presence, founding: Founding) -> Decision:
+def decide(waited_s: float, seen: Presence, founding: FoundingConditions) -> FoundingDecision:
     """Whether to begin: everyone is there, or patience is over and as many are there as a restart needs."""
     roster, enough = founding.roster, founding.enough
     founders, mine = set(roster.members), {founding.me}
     here = founders & (seen.standings.keys() | mine)
     others = here - mine
     if (reason := _refusal(seen, founding)) is not None:
-        return Decision(Verdict.REFUSED, False, reason)
+        return FoundingDecision(FoundingOutcome.REFUSED, False, reason)
     begun = {peer for peer in others if seen.standings[peer].begun}
     # More than the liars among the founders could invent.
     if sum(seen.standings[peer].step > 0 for peer in begun) > roster.liars:
-        return Decision(Verdict.RUNNING, False, "the others have begun without this peer")
+        return FoundingDecision(FoundingOutcome.RUNNING, False, "the others have begun without this peer")
     complete = here == founders
     ready = complete or (len(here) >= enough and waited_s >= founding.patience_s)
     if ready and founding.lacks:
-        return Decision(Verdict.REFUSED, False, founding.lacks)
+        return FoundingDecision(FoundingOutcome.REFUSED, False, founding.lacks)
     agreed = {peer for peer in others if seen.standings[peer].ready}
     all_agree = len(agreed) == len(founders) - 1
     if ready and (all_agree or (len(agreed) + 1 >= enough and (begun or not complete))):
-        return Decision(Verdict.BEGIN, True, "everyone is here" if all_agree else "enough are here")
-    return Decision(Verdict.WAIT, ready, _reason(here, agreed | mine, seen, founding, founding.patience_s - waited_s))
+        return FoundingDecision(FoundingOutcome.BEGIN, True, "everyone is here" if all_agree else "enough are here")
+    return FoundingDecision(
+        FoundingOutcome.WAIT, ready, _reason(here, agreed | mine, seen, founding, founding.patience_s - waited_s)
+    )
 
 
-def _refusal(seen: Presence, founding: Founding) -> str | None:
+def _refusal(seen: Presence, founding: FoundingConditions) -> str | None:
     """The reason why nobody will ever train with this peer, in the words of one of those who refuse; None if somebody may."""
     others = set(founding.roster.members) - {founding.me}
     if others & seen.standings.keys():
@@ -110,7 +112,7 @@ def _refusal(seen: Presence, founding: Founding) -> str | None:
     return f"{names} cannot train with this peer: {why}{remedy}"
 
 
-def _reason(here: set[PeerId], agreed: set[PeerId], seen: Presence, founding: Founding, left_s: float) -> str:
+def _reason(here: set[PeerId], agreed: set[PeerId], seen: Presence, founding: FoundingConditions, left_s: float) -> str:
     """Who is there, who is missing and why, and what happens then, and when."""
     founders, name = set(founding.roster.members), founding.name_of
     if here == founders:
@@ -137,18 +139,18 @@ class FoundingNetwork(Protocol):
     def stand(self, standing: Standing) -> None: ...
 
 
-def begin_with_the_others(network: FoundingNetwork, founding: Founding, note: Callable[[str], None]) -> bool:
+def begin_with_the_others(network: FoundingNetwork, founding: FoundingConditions, note: Callable[[str], None]) -> bool:
     """Wait for the beginning of the run. False if it goes on already; raises `ManifestError` if it never will with this peer."""
     started = told = time.monotonic()
     while True:
         now = time.monotonic()
         decision = decide(now - started, network.presence(), founding)
-        if decision.verdict is Verdict.REFUSED:
+        if decision.verdict is FoundingOutcome.REFUSED:
             raise ManifestError(decision.reason)
-        if decision.verdict is Verdict.RUNNING:
+        if decision.verdict is FoundingOutcome.RUNNING:
             return False
         network.stand(Standing(decision.ready, False, 0))
-        if decision.verdict is Verdict.BEGIN:
+        if decision.verdict is FoundingOutcome.BEGIN:
             network.stand(Standing(True, True, 0))
             return True
         if now >= told + _TELL_EVERY_S:
@@ -168,7 +170,11 @@ class MembersNetwork(Protocol):
 
 
 def meet_members(
-    network: MembersNetwork, founding: Founding, note: Callable[[str], None], at: str, answers_s: float = _ANSWERS_S
+    network: MembersNetwork,
+    founding: FoundingConditions,
+    note: Callable[[str], None],
+    at: str,
+    answers_s: float = _ANSWERS_S,
 ) -> None:
     """Wait, as a stranger, until a founder answers, and find out whether others can dial this peer `at` its address, if it has
     one. Raises `ManifestError` if nobody will ever train with this peer, or if nobody reaches it there."""
@@ -186,7 +192,7 @@ def meet_members(
 
 
 def _check_reached(
-    network: MembersNetwork, founding: Founding, note: Callable[[str], None], at: str, answers_s: float
+    network: MembersNetwork, founding: FoundingConditions, note: Callable[[str], None], at: str, answers_s: float
 ) -> None:
     """One member that reached this peer is enough to go on; it takes more than may lie to stop it."""
     until, failed, open_questions = time.monotonic() + answers_s, 0, 1
@@ -206,3 +212,23 @@ def _check_reached(
             "or give the address that others see; or give none, and this peer dials the others"
         )
     note(f"whether others can reach this peer at {at} was not checked: too few members said")
+
+
+# Names of peers for people: a founder's name, also under the successor key with which it came back.
+
+
+class PeerNames:
+    """A founder goes by its name under all of its keys; a stranger by the beginning of its key. Callable from any thread."""
+
+    def __init__(self, name_of: Callable[[PeerId], str]) -> None:
+        """`name_of` knows the founders (`Manifest.name_of`)."""
+        self._name_of = name_of
+        self._earlier: dict[PeerId, PeerId] = {}  # by successor key, the founder's key
+
+    def learn(self, successors: Iterable[tuple[PeerId, PeerId]]) -> None:
+        """Take in who came back under which key (`Roster.successors`, oldest first)."""
+        for old, new in successors:
+            self._earlier[new] = self._earlier.get(old, old)
+
+    def __call__(self, peer: PeerId) -> str:
+        return self._name_of(self._earlier.get(peer, peer))

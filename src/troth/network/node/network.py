@@ -4,17 +4,14 @@ from collections.abc import Callable, Mapping
 
 from troth.crypto import CHUNK_BYTES, Digest, Identity, PeerId
 from troth.events.kinds import Link
+from troth.network.link import NetworkLink
 from troth.network.manifest.manifest import Manifest
-from troth.network.mesh.inbox import Inbox, StoppedError
-from troth.network.mesh.link import NetworkLink
-from troth.network.mesh.mesh import Mesh
-from troth.network.mesh.neighbour import Expected
-from troth.network.mesh.session import VERSION, Hello, Standing, delegation_bytes
+from troth.network.mesh import Inbox, Mesh, StoppedError
+from troth.network.neighbour import VERSION, ExpectedConnections, Hello, Standing, delegation_bytes
 from troth.network.node.founding import Presence
 from troth.network.node.options import NodeOptions
-from troth.network.node.telling.course import Course
-from troth.network.node.telling.teller import Traffic
-from troth.network.transport.base import Lane, Limits, LocalPeer
+from troth.network.node.telling import Course, Traffic
+from troth.network.transport.base import Lane, LocalPeer, TransportLimits
 from troth.protocol.core.roster import Roster
 
 _MOST_CONTROL_BYTES = 1 << 25  # a peer that comes back is told everyone's announcements and the records of many steps
@@ -78,7 +75,7 @@ class NodeNetwork:
         members, candidates = frozenset(roster.members), roster.door.keys
         self._belonging = members | candidates | self._founders.keys()
         addresses = member_addresses(roster, self._founders, self._lookup)
-        self.link.soon(lambda mesh: mesh.expect(Expected(members, candidates, addresses)))
+        self.link.soon(lambda mesh: mesh.expect(ExpectedConnections(members, candidates, addresses)))
 
     def ask_whether_reached(self, address: str) -> bool:
         """Ask the members that are connected to dial this peer; `reached` has their answers. False where that would prove
@@ -158,10 +155,10 @@ def member_addresses(roster: Roster, founders: Mapping[PeerId, str], lookup: str
     )
 
 
-def limits_for(parameters: int, bytes_per_second: float | None) -> Limits:
+def limits_for(parameters: int, bytes_per_second: float | None) -> TransportLimits:
     """The transport's bounds for a model of so many parameters. States travel in chunks."""
     largest = max(4 * parameters, CHUNK_BYTES)
-    return Limits(
+    return TransportLimits(
         most_control_bytes=_MOST_CONTROL_BYTES,
         most_bulk_bytes=largest + (1 << 16),
         most_queued_bytes=_MOST_CONTROL_BYTES + 4 * largest + (1 << 24),

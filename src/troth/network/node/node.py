@@ -14,41 +14,63 @@ from troth.crypto import Digest, Identity, KeyFileError, PeerId, Slot
 from troth.events.from_step import event_of_outcome
 from troth.network.disk.checkpoints import Marks
 from troth.network.disk.lock import lock_key
-from troth.network.disk.record_keys import finish_erasing
+from troth.network.disk.signing import finish_erasing
 from troth.network.malloc import manage_memory
-from troth.network.manifest.errors import ManifestError
-from troth.network.manifest.fit import mismatches
+from troth.network.manifest.files import mismatches
 from troth.network.manifest.manifest import Manifest
-from troth.network.mesh.greeting import FIRST_MODEL, HARDWARE
-from troth.network.mesh.inbox import StoppedError
-from troth.network.mesh.session import Standing
-from troth.network.node.banned import explain_ban
-from troth.network.node.evidence import EvidenceFiles
-from troth.network.node.factory import PeerFactory, SystemEntropy
+from troth.network.manifest.toml import ManifestError
+from troth.network.mesh import StoppedError
+from troth.network.neighbour import FIRST_MODEL, HARDWARE, Standing
+from troth.network.node.ahead import GradientsAhead
+from troth.network.node.evidence import EvidenceFiles, explain_ban
 from troth.network.node.folder import PeerFolder
-from troth.network.node.founding import Founding, begin_with_the_others, lacking, meet_members
-from troth.network.node.names import Names
+from troth.network.node.founding import FoundingConditions, PeerNames, begin_with_the_others, lacking, meet_members
 from troth.network.node.network import NodeNetwork
 from troth.network.node.options import NodeOptions
-from troth.network.node.telling.sink import EventSink
-from troth.network.node.telling.teller import Eyes, Teller, Traffic
-from troth.network.node.unreached import Unreached
+from troth.network.node.telling import EventSink, Eyes, Teller, Traffic
 from troth.network.node.waiting import farewell, in_vain, wait_for_stragglers, waiting_for
-from troth.network.node.way_in import Arrival, WayIn, check_machine
+from troth.network.node.way_in import Arrival, Unreached, WayIn, check_machine
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.channel import Said
-from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.records import decode_record
+from troth.protocol.core.roles import Coins
 from troth.protocol.core.roster import Roster
+from troth.protocol.core.run import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.state import Outcome, State
-from troth.protocol.recovery.aggregates import most_kept
 from troth.protocol.recovery.builder import PeerBuilder
 from troth.protocol.recovery.member import LostFolderError, Member
-from troth.protocol.recovery.models import Downloads
+from troth.protocol.recovery.models import Downloads, most_kept
 from troth.protocol.wire.primitives import Primitives
-from troth.training import Task
-from troth.training.hardware.classes import describe
+from troth.resting import RESTS_FROM
+from troth.training import Problem, Task
+from troth.training.hardware import describe
 from troth.training.work import Training, TrainingWork
+
+# The parts of an honest peer that a rehearsal replaces.
+
+
+class SystemEntropy:
+    """Coins from the system's generator, which nobody can guess."""
+
+    def coins(self, step: int, attempt: int) -> Coins:
+        return Coins(secrets.token_bytes(32), secrets.token_bytes(32))
+
+
+class PeerFactory:
+    """Makes the parts of an honest peer. A rehearsal overrides some of them, to repeat coins or to lie."""
+
+    def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
+        return manifest.work(problem, tools)
+
+    def ahead(self, work: TrainingWork, allowed_s: Callable[[], float]) -> GradientsAhead:
+        """The work as the protocol's steps see it. It begins gradients before they are asked for, unless vectors are so large
+        that they rest in files: the next model and two gradients would take four of them in memory."""
+        return GradientsAhead(work, allowed_s if work.problem.size < RESTS_FROM else None)
+
+    def ports(self, ports: PeerBuilder[Training]) -> PeerBuilder[Training]:
+        """The ports of an honest peer, or some of them wrapped."""
+        return ports
+
 
 R = TypeVar("R")
 
@@ -75,7 +97,7 @@ class Node:
         self._manifest = manifest
         self._seat = identity  # the key in the manifest
         self._options = options
-        self._names = Names(manifest.name_of)
+        self._names = PeerNames(manifest.name_of)
         self._network: NodeNetwork | None = None
         self._member: Member[Training] | None = None
         self._ports: PeerBuilder[Training] | None = None
@@ -226,11 +248,13 @@ class Node:
     # The parts
 
     @property
-    def _founding(self) -> Founding:
+    def _founding(self) -> FoundingConditions:
         options = self._options
         founders = Roster.founding(self._manifest.run)
         lacks = lacking(founders, self._seat.peer, self._folder.record_keys.held)
-        return Founding(self._seat.peer, founders, options.founding_s, options.restart_with, self._names, lacks)
+        return FoundingConditions(
+            self._seat.peer, founders, options.founding_s, options.restart_with, self._names, lacks
+        )
 
     def _open_network(self, me: Identity) -> None:
         machine = describe(self.work.problem)

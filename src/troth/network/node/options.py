@@ -6,10 +6,10 @@ from pathlib import Path
 from troth.crypto import PeerId
 from troth.files import safe_name
 from troth.network.manifest.manifest import Manifest
-from troth.network.node.telling.metrics import check_extra
+from troth.network.node.metrics import check_extra
 from troth.network.transport.base import TransportOptions
 from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
-from troth.protocol.recovery.invitation import Invitation
+from troth.protocol.recovery.following import Invitation
 
 
 def default_folder(manifest: Manifest, peer: PeerId) -> Path:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from math import isfinite
 
 from troth.crypto import PeerId
-from troth.network.mesh.session import Standing
+from troth.network.neighbour import Standing
 from troth.network.node.founding import Presence, countdown
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.roster import least_to_move

@@ -2,11 +2,11 @@
 lacks the model fetches it, and catches up (SPEC J1, J2)."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from troth.crypto import PeerId
-from troth.events.words import duration
-from troth.network.disk.room import check_room, least_room
+from troth.events.phrases import duration
+from troth.network.disk.lock import check_room, least_room
 from troth.network.node.options import NodeOptions
 from troth.protocol.core.records import Returned
 from troth.protocol.core.roster import MOST_AWAY, MOST_WAIT
@@ -149,3 +149,34 @@ def _mb(count: int) -> str:
 
 def _steps(left: StepsLeft) -> str:
     return f"catching up: {left.count} step{'' if left.count == 1 else 's'} left, as far as this peer knows"
+
+
+# Members that take part, and that this peer has no connection with: nobody else may notice.
+
+
+_STEPS = 2  # without a connection: one may have been lost this moment
+
+
+class Unreached:
+    """Tells whose ports to open, once for each pair."""
+
+    def __init__(self, me: PeerId, listen: str, note: Callable[[str], None]) -> None:
+        self._me = me
+        self._listen = listen
+        self._note = note
+        self._steps: dict[PeerId, int] = {}  # in which it took part, for each that is not connected
+
+    def stepped(
+        self, took_part: Iterable[PeerId], troubles: Mapping[PeerId, str], name_of: Callable[[PeerId], str]
+    ) -> None:
+        """Take in who took part in a step, and why others are not connected after it."""
+        self._steps = {peer: steps for peer, steps in self._steps.items() if peer in troubles}
+        for peer in sorted(troubles.keys() & set(took_part) - {self._me}):
+            self._steps[peer] = self._steps.get(peer, 0) + 1
+            if self._steps[peer] == _STEPS:
+                name = name_of(peer)
+                self._note(
+                    f"no connection with {name}, who takes part ({troubles[peer]}), nor does {name} reach this peer: the others "
+                    f"pass on what the two say, which is slower. Open the port here ({self._listen}) to {name}, or "
+                    f"{name}'s to this peer; one of them is enough"
+                )

@@ -48,7 +48,7 @@ class ListenError(OperatorError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class TransportLimits:
     """Every bound of a transport: no stranger can make this peer spend more than these allow."""
 
     most_control_bytes: int  # of one message
@@ -117,7 +117,7 @@ class LocalPeer:
     """Everything that a transport may need to know of the peer that it serves."""
 
     identity: Identity
-    limits: Limits
+    limits: TransportLimits
     run: Digest
     belongs: Callable[
         [PeerId], bool

@@ -18,25 +18,29 @@ we wait a moment for the other side to hang up, so that messages sent before it 
 """
 
 import asyncio
+import socket
 import ssl
+import struct
+import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from troth.crypto.identity import PeerId
-from troth.network.transport.base import Lane, Limits, Message, Received, pieces_of
+from troth.network.transport.base import SLOWEST_BYTES_PER_SECOND, Lane, Message, Received, TransportLimits, pieces_of
 from troth.network.transport.framing import (
     MESSAGE_OVERHEAD,
     PING,
     Assembler,
-    Kind,
+    ChunkKind,
     MalformedError,
     Outbox,
+    Throttle,
     goodbye,
     reason_of,
 )
-from troth.network.transport.kernel import has_ended, round_trip_s, widen
-from troth.network.transport.liveness import Liveness
-from troth.network.transport.throttle import Throttle
 
 CLOSE_S = 1.0  # for the last messages when a connection closes
 _ENCRYPTED_BYTES = 64 * 1024  # that wait behind a connection that does not read
@@ -57,7 +61,7 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        limits: Limits,
+        limits: TransportLimits,
         throttle: Throttle | None,
         *,
         dialled: bool,
@@ -240,11 +244,11 @@ class StreamConnection(asyncio.BufferedProtocol):
             return
         self._hear(arrived)
 
-    def _hear(self, arrived: list[tuple[Kind, Received]]) -> None:
+    def _hear(self, arrived: list[tuple[ChunkKind, Received]]) -> None:
         for kind, body in arrived:
-            if kind is Kind.PING:
+            if kind is ChunkKind.PING:
                 self._liveness.pinged()
-            elif kind is Kind.GOODBYE:
+            elif kind is ChunkKind.GOODBYE:
                 self._finish(f"the other side closed: {reason_of(body)}")
                 self._abort()
                 return
@@ -432,3 +436,124 @@ class StreamConnection(asyncio.BufferedProtocol):
     def _abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+
+
+# The kernel's side of a TCP socket: what it measures, what it buffers, and whether the other side is still there.
+
+
+_LINUX = sys.platform == "linux"
+_STATE = struct.Struct("=B")  # `tcpi_state`, the first field of Linux's `struct tcp_info` …
+_ROUND_TRIP = struct.Struct("=68xI")  # … and `tcpi_rtt` in it, in microseconds
+_ESTABLISHED = 1
+_BUF_LOCK, _NO_LOCK = 72, 0  # Linux 5.14: whether a size of a buffer was set by hand, and may not grow by itself
+_NARROW_BYTES = 32 * 1024  # unread, from a peer that nobody knows; Linux doubles it for its own bookkeeping
+_UNSENT_BYTES = 256 * 1024  # handed to the kernel but not on the wire: control cannot overtake what is there
+
+
+def tune(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+
+
+def narrow(sock: socket.socket) -> None:
+    """Keep little of what a peer sends unread: else the system would hold up to 32 MiB of each stranger that floods [M4]. Only
+    where `widen` can undo it."""
+    if _LINUX:
+        with suppress(OSError):
+            sock.getsockopt(socket.SOL_SOCKET, _BUF_LOCK)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _NARROW_BYTES)
+
+
+def widen(connected: Any) -> None:
+    """Let the buffer of an asyncio transport's socket grow again with the delay and speed of its line."""
+    if _LINUX and connected is not None:
+        with suppress(OSError, AttributeError):
+            connected.setsockopt(socket.SOL_SOCKET, _BUF_LOCK, _NO_LOCK)
+
+
+def has_ended(connected: Any) -> bool:
+    """Whether the other side of an asyncio transport's socket has hung up; nobody needs to read for that. False where the system
+    does not say."""
+    told = _tcp_info(connected, _STATE.size)
+    return len(told) == _STATE.size and _STATE.unpack(told)[0] != _ESTABLISHED
+
+
+def round_trip_s(connected: Any) -> float | None:
+    """Of the socket of an asyncio transport; None where the system does not say, and for what is no TCP socket."""
+    told = _tcp_info(connected, _ROUND_TRIP.size)
+    return None if len(told) < _ROUND_TRIP.size else float(_ROUND_TRIP.unpack(told)[0]) / 1e6
+
+
+def _tcp_info(connected: Any, size: int) -> bytes:
+    if not _LINUX or connected is None:
+        return b""
+    try:
+        told: bytes = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+    except (OSError, AttributeError):  # it was closed meanwhile, or is a stream of another kind
+        return b""
+    return told
+
+
+# Whether the other side of a connection is still there, and whether its message moves. The clock is passed in.
+
+
+_MOST_PINGS = 64  # at once; and over the life of the connection, twenty times as many as we would send
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A reason to hang up."""
+
+    why: str
+    misbehaved: bool  # or else it is only gone
+
+
+class Liveness:
+    """Counts what the other side sends. While we do not read, nothing is held against it."""
+
+    def __init__(self, limits: TransportLimits, now: float) -> None:
+        self.tick_every_s = min(limits.ping_s, limits.idle_s / 4) / 2
+        self._limits = limits
+        self._made_at = self._heard_at = self._window_at = self._ticked_at = now
+        self._window_bytes = 0  # since `_window_at`, without pings
+        self._pings = 0
+
+    def heard(self, count: int, now: float) -> None:
+        self._heard_at = now
+        self._window_bytes += count
+
+    def pinged(self) -> None:
+        """One of the frames just heard was a ping, which says that the other side lives and not that its message moves."""
+        self._pings += 1
+        self._window_bytes -= len(PING)
+
+    @property
+    def too_many_pings(self) -> bool:
+        return self._pings > _MOST_PINGS + 20 * (self._heard_at - self._made_at) / self._limits.ping_s
+
+    def read_again(self, now: float) -> None:
+        """We have not read for a while, and do so from now on."""
+        self._heard_at = self._window_at = now
+        self._window_bytes = 0
+
+    def tick(self, now: float) -> None:
+        """Called every `tick_every_s`. If it comes late, we were not there to hear; the delay is not held against anybody."""
+        held_up = now - self._ticked_at - self.tick_every_s
+        self._ticked_at = now
+        if held_up > self.tick_every_s / 2:
+            self._heard_at = min(now, self._heard_at + held_up)
+            self._window_at = min(now, self._window_at + held_up)
+
+    def check(self, now: float, *, assembling: bool) -> Fault | None:
+        """`assembling`: a message is under way, so bytes have to arrive, or a peer could hold memory for ever by trickling."""
+        idle_s, fault = self._limits.idle_s, None
+        if now - self._heard_at >= idle_s:
+            return Fault(f"not heard for {idle_s:g} s", misbehaved=False)
+        window_s = now - self._window_at
+        if assembling and window_s < idle_s:
+            return None
+        if assembling and self._window_bytes < SLOWEST_BYTES_PER_SECOND * window_s:
+            fault = Fault(f"let a message trickle: {self._window_bytes} bytes in {idle_s:g} s", misbehaved=True)
+        self._window_at, self._window_bytes = now, 0
+        return fault

@@ -11,10 +11,12 @@ eight times what has arrived: announcing much and sending little costs the annou
 nothing is looked at until its sender is known, or known to be a stranger: their limits differ.
 """
 
+import asyncio
 import struct
 from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 
 import numpy as np
 
@@ -40,7 +42,7 @@ class MalformedError(Exception):
     """The other side broke the framing: hang up. The text says how."""
 
 
-class Kind(IntEnum):
+class ChunkKind(IntEnum):
     """The first byte of a chunk."""
 
     CONTROL = Lane.CONTROL
@@ -49,13 +51,13 @@ class Kind(IntEnum):
     GOODBYE = 3
 
 
-_KINDS = tuple(Kind)  # by their number; several times faster than Kind(number)
-PING = HEADER.pack(Kind.PING, 0, 0)
+_KINDS = tuple(ChunkKind)  # by their number; several times faster than Kind(number)
+PING = HEADER.pack(ChunkKind.PING, 0, 0)
 
 
 def goodbye(why: str) -> bytes:
     reason = (why or "closed").encode("ascii", "replace")[:MOST_REASON_BYTES]
-    return HEADER.pack(Kind.GOODBYE, len(reason), len(reason)) + reason
+    return HEADER.pack(ChunkKind.GOODBYE, len(reason), len(reason)) + reason
 
 
 def reason_of(goodbye: Received) -> str:
@@ -160,17 +162,17 @@ class Assembler:
 
     def __init__(self, most_greeting_bytes: int) -> None:
         self._most = {
-            Kind.CONTROL: most_greeting_bytes,
-            Kind.BULK: 0,
-            Kind.PING: 0,
-            Kind.GOODBYE: MOST_REASON_BYTES,
+            ChunkKind.CONTROL: most_greeting_bytes,
+            ChunkKind.BULK: 0,
+            ChunkKind.PING: 0,
+            ChunkKind.GOODBYE: MOST_REASON_BYTES,
         }
         self.halted = False  # after the greeting, until `allow`
         self._greeted = False
-        self._under_way: dict[Kind, _Assembly] = {}
+        self._under_way: dict[ChunkKind, _Assembly] = {}
         self._scratch = memoryview(bytearray(_FIRST_SCRATCH_BYTES))
         self._held = 0  # bytes of an unfinished header, at the start of the scratch
-        self._kind = Kind.PING  # of the chunk that is being read
+        self._kind = ChunkKind.PING  # of the chunk that is being read
         self._missing = 0  # of that chunk
         self._direct = False  # the last buffer() was part of a message
 
@@ -179,10 +181,10 @@ class Assembler:
         """Whether a message has begun and not ended."""
         return bool(self._under_way)
 
-    def allow(self, most_control_bytes: int, most_bulk_bytes: int) -> list[tuple[Kind, Received]]:
+    def allow(self, most_control_bytes: int, most_bulk_bytes: int) -> list[tuple[ChunkKind, Received]]:
         """Go on with these limits: messages that are complete already. One that is under way keeps those that it began with.
         Raises MalformedError."""
-        self._most |= {Kind.CONTROL: most_control_bytes, Kind.BULK: most_bulk_bytes}
+        self._most |= {ChunkKind.CONTROL: most_control_bytes, ChunkKind.BULK: most_bulk_bytes}
         if most_bulk_bytes and len(self._scratch) < _SCRATCH_BYTES:
             scratch = memoryview(bytearray(_SCRATCH_BYTES))
             scratch[: self._held] = self._scratch[: self._held]
@@ -202,9 +204,9 @@ class Assembler:
         message.make_room()
         return message.data[message.received : message.received + self._missing]
 
-    def filled(self, count: int) -> list[tuple[Kind, Received]]:
+    def filled(self, count: int) -> list[tuple[ChunkKind, Received]]:
         """The messages that are complete after that many bytes were read into the buffer. Raises MalformedError."""
-        done: list[tuple[Kind, Received]] = []
+        done: list[tuple[ChunkKind, Received]] = []
         if self._direct:
             self._under_way[self._kind].received += count
             self._missing -= count
@@ -224,11 +226,11 @@ class Assembler:
             self._scratch[: self._held] = bytes(self._scratch[at:end])
         return done
 
-    def _begin_chunk(self, done: list[tuple[Kind, Received]], kind_byte: int, total: int, length: int) -> None:
+    def _begin_chunk(self, done: list[tuple[ChunkKind, Received]], kind_byte: int, total: int, length: int) -> None:
         if kind_byte >= len(_KINDS):
             raise MalformedError(f"a message of the unknown kind {kind_byte}")
         kind = _KINDS[kind_byte]
-        if kind is Kind.PING:
+        if kind is ChunkKind.PING:
             if total or length:
                 raise MalformedError("a ping with a body")
             done.append((kind, b""))
@@ -258,9 +260,90 @@ class Assembler:
         self._missing -= taken
         return taken
 
-    def _finish_chunk(self, done: list[tuple[Kind, Received]]) -> None:
+    def _finish_chunk(self, done: list[tuple[ChunkKind, Received]]) -> None:
         message = self._under_way[self._kind]
         if message.received == message.total:
             del self._under_way[self._kind]
-            self.halted = not self._greeted and self._kind <= Kind.BULK
-            done.append((self._kind, message.data if self._kind is Kind.BULK else bytes(message.data)))
+            self.halted = not self._greeted and self._kind <= ChunkKind.BULK
+            done.append((self._kind, message.data if self._kind is ChunkKind.BULK else bytes(message.data)))
+
+
+# A cap on outgoing bytes: a token bucket, and the order in which connections draw from it.
+
+
+_BURST_S = 0.1
+
+
+class TokenBucket:
+    """Tokens are bytes. A sender that finds any may send a whole chunk; the debt is paid before the next one."""
+
+    def __init__(self, bytes_per_second: float, now: float) -> None:
+        self._rate = bytes_per_second
+        self._depth = max(bytes_per_second * _BURST_S, CHUNK_BYTES)
+        self._tokens = self._depth
+        self._at = now
+
+    def ready_in(self, now: float) -> float:
+        """Seconds until something may be sent; 0: now."""
+        self._tokens = min(self._depth, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        return 0.0 if self._tokens > 0 else 1e-4 - self._tokens / self._rate
+
+    def spend(self, count: int) -> None:
+        self._tokens -= count
+
+
+class Sender(Protocol):
+    """The sending half of a connection."""
+
+    def next_lane(self) -> Lane | None:
+        """The lane that it would send on now; None if it has nothing to send, or its socket is full."""
+
+    def send_chunk(self) -> int:
+        """Send one chunk; the number of its bytes."""
+
+
+class Throttle:
+    """Connections take turns, one chunk each; those with control messages come before all others."""
+
+    def __init__(self, bytes_per_second: float, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._bucket = TokenBucket(bytes_per_second, loop.time())
+        self._waiting: dict[Lane, dict[Sender, None]] = {Lane.CONTROL: {}, Lane.BULK: {}}  # in order of arrival
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ask(self, sender: Sender) -> None:
+        """Let a sender send: now if there are tokens, else when its turn comes."""
+        self._enqueue(sender)
+        if self._timer is None:
+            self._serve()
+
+    def spend(self, count: int) -> None:
+        """Count bytes that left without asking (a ping)."""
+        self._bucket.spend(count)
+
+    def forget(self, sender: Sender) -> None:
+        for senders in self._waiting.values():
+            senders.pop(sender, None)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _enqueue(self, sender: Sender) -> None:
+        lane = sender.next_lane()
+        if lane is not None:
+            self._waiting[lane].setdefault(sender)
+
+    def _serve(self) -> None:
+        self._timer = None
+        while turns := self._waiting[Lane.CONTROL] or self._waiting[Lane.BULK]:
+            wait = self._bucket.ready_in(self._loop.time())
+            if wait > 0:
+                self._timer = self._loop.call_later(wait, self._serve)
+                return
+            sender = next(iter(turns))
+            del turns[sender]
+            if sender.next_lane() is not None:
+                self._bucket.spend(sender.send_chunk())
+                self._enqueue(sender)

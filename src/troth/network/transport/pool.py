@@ -5,9 +5,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
-from troth.network.transport.base import Limits, TransportClosedError
+from troth.network.transport.base import TransportClosedError, TransportLimits
 from troth.network.transport.connection import StreamConnection, Vetting
-from troth.network.transport.throttle import Throttle
+from troth.network.transport.framing import Throttle
 
 _MOST_PER_PEER = 4
 _MOST_LINGERING = 16  # connections that we hung up on and that have not read why yet; honest peers read it at once
@@ -23,7 +23,7 @@ class ConnectionPool:
     A peer may hold _MOST_PER_PEER that it opened; the oldest goes first, since after a cut the newest is the one that works.
     """
 
-    def __init__(self, limits: Limits, lost: Callable[[StreamConnection], None] = lambda _: None) -> None:
+    def __init__(self, limits: TransportLimits, lost: Callable[[StreamConnection], None] = lambda _: None) -> None:
         self._limits = limits
         self._lost = lost
         self._throttle: Throttle | None = None

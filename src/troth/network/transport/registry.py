@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 from troth.crypto.identity import PeerId
 from troth.network.transport.base import TransportOptions
-from troth.network.transport.libp2p.addresses import entrances_of
-from troth.network.transport.libp2p.transport import Libp2pOptions
+from troth.network.transport.libp2p import Libp2pOptions
+from troth.network.transport.libp2p_node import entrances_of
 from troth.network.transport.tcp import TcpOptions
 
 DEFAULT_TRANSPORT = "tcp"

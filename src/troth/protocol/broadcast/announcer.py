@@ -4,12 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from troth.crypto import Identity, PeerId, Slot
-from troth.protocol.broadcast.agreement import Decision, Timing
-from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.announcement import Announcement, Decision, Timing
 from troth.protocol.broadcast.link import Outlet, PacketLink
-from troth.protocol.broadcast.observed import ObservedAnnouncement
-from troth.protocol.broadcast.outside.catch_up_server import CatchUpServer
-from troth.protocol.broadcast.position import Position
+from troth.protocol.broadcast.observed import ObservedAnnouncement, StreamPosition
+from troth.protocol.broadcast.serving import CatchUpServer
 from troth.protocol.broadcast.timeouts import Pacing
 from troth.protocol.core.channel import Blame, Equivocations, Said
 from troth.protocol.wire.frames import Agreement, BlobSent, Certificate, Decided, Frame, Relayed, Value, View
@@ -78,7 +76,7 @@ class Announcer:
     def __init__(
         self,
         identity: Identity,
-        position: Position,
+        position: StreamPosition,
         pacing: Pacing,
         link: PacketLink,
         outlet: Outlet,

@@ -10,15 +10,11 @@ from typing import Any, TypeVar, cast
 from troth.crypto import Identity, PeerId, Slot
 from troth.protocol.broadcast.announcement import Announcement
 from troth.protocol.broadcast.announcer import Announcer
-from troth.protocol.broadcast.early_frames import EarlyFrameBuffer, MemoryQuota
-from troth.protocol.broadcast.exchange import PartExchange
-from troth.protocol.broadcast.link import Outlet, PacketLink
+from troth.protocol.broadcast.exchange import EarlyFrameBuffer, MemoryQuota, PartExchange
+from troth.protocol.broadcast.link import Outlet, PacketLink, SignedSlots
 from troth.protocol.broadcast.listener import Listener
-from troth.protocol.broadcast.observed import ObservedAnnouncement
-from troth.protocol.broadcast.outside.catch_up_server import CatchUpServer
-from troth.protocol.broadcast.outside.doorkeeper import Doorkeeper
-from troth.protocol.broadcast.position import Position
-from troth.protocol.broadcast.signed_slots import SignedSlots
+from troth.protocol.broadcast.observed import ObservedAnnouncement, StreamPosition
+from troth.protocol.broadcast.serving import CatchUpServer, Doorkeeper
 from troth.protocol.broadcast.timeouts import Pacing, Timeouts
 from troth.protocol.core.channel import (
     AttemptView,
@@ -67,7 +63,7 @@ class BroadcastChannel:
         self._step = -1  # begun last
         self.resting = False  # the run pauses, and nobody asks to come back (SPEC G3)
         self.signed_slots = signed_slots if signed_slots is not None else SignedSlots()
-        self.position = Position(observing=observing)
+        self.position = StreamPosition(observing=observing)
         self.pacing = Pacing(bounds)
         self.outlet = Outlet(link, identity.peer)
         secret = identity.sign(b"troth/few/1")  # never sent

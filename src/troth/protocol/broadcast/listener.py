@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.broadcast.announcer import Announcer
-from troth.protocol.broadcast.early_frames import EarlyFrameBuffer
-from troth.protocol.broadcast.exchange import PartExchange
+from troth.protocol.broadcast.exchange import EarlyFrameBuffer, PartExchange
 from troth.protocol.broadcast.link import Outlet, PacketLink
-from troth.protocol.broadcast.outside.catch_up_server import Asked, CatchUpServer
-from troth.protocol.broadcast.outside.doorkeeper import Doorkeeper
-from troth.protocol.broadcast.position import Position
+from troth.protocol.broadcast.observed import StreamPosition
+from troth.protocol.broadcast.serving import Asked, CatchUpServer, Doorkeeper
 from troth.protocol.broadcast.timeouts import Pacing
-from troth.protocol.core.errors import LeftOutError, StalledError
+from troth.protocol.core.run import LeftOutError, StalledError
 from troth.protocol.wire.frames import (
     AGREEMENT,
     Agreement,
@@ -37,7 +35,7 @@ class Listener:
 
     link: PacketLink
     outlet: Outlet
-    position: Position
+    position: StreamPosition
     pacing: Pacing
     announcer: Announcer
     exchange: PartExchange

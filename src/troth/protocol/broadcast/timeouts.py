@@ -9,11 +9,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from troth.crypto import PeerId, Slot
-from troth.protocol.broadcast.agreement import Timing
-from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.announcement import Announcement, Timing
 from troth.protocol.broadcast.observed import ObservedAnnouncement
 from troth.protocol.core.channel import AttemptView
-from troth.protocol.core.scales import lower_median
+from troth.protocol.core.roster import lower_median
 from troth.protocol.wire.messages import MOST_MILLISECONDS, Measured, Phase
 from troth.protocol.wire.phases import PHASES
 

@@ -7,8 +7,8 @@ from typing import Generic, Protocol, TypeVar
 from torch import Tensor
 
 from troth.crypto import Digest, PeerId, Seed, Slot
-from troth.protocol.core.coins import Coins
 from troth.protocol.core.parts import ProvenPart
+from troth.protocol.core.roles import Coins
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Envelope, Malformed, Measured, Message, Probe, SignedRejoin, Ticket
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.aggregation import all_finite, flush_in_place, ordinary
+from troth.clip.exact import all_finite, flush_in_place, ordinary
 from troth.crypto import Digest, merkle_tree, root_from_path
 from troth.protocol.wire.blob import SETTLES_BYTES, Blob
 from troth.protocol.wire.primitives import UNSHARED, Primitives, part_norms

@@ -1,13 +1,14 @@
 """The record of a step: everything agreed on in it, signed by a quorum of its members (SPEC U2)."""
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated
 
 import msgspec
 
-from troth.crypto import Digest, PeerId, Signature, Slot, signed_bytes, tagged_hash
+from troth.crypto import Digest, Identity, PeerId, Signature, Slot, signed_bytes, tagged_hash
+from troth.protocol.core.run import CannotGoOnError
 from troth.protocol.wire.messages import (
     ATTEMPTS_PER_MEMBER,
     MOST_CANDIDATES,
@@ -17,13 +18,13 @@ from troth.protocol.wire.messages import (
     NO_BASIS,
     Address,
     Bytes32,
+    ChargeKind,
+    GuiltySide,
     Incarnation,
     Keys,
-    Kind,
     Part,
     Phase,
     Step,
-    Verdict,
 )
 from troth.protocol.wire.primitives import Primitives
 
@@ -37,20 +38,20 @@ class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
     accuser: Bytes32 | None
     target: Bytes32
-    kind: Kind
+    kind: ChargeKind
     step: Step  # the work of this step was disputed
     part: Part | None
     attempt: Attempt
-    verdict: Verdict | None
+    verdict: GuiltySide | None
     message: Bytes32 = NO_BASIS  # digest of the judged message, as ballots name it (SPEC E2)
     state: Bytes32 = NO_BASIS  # content of the state that the work was done at, as they name it (SPEC U5)
 
     @property
     def banned(self) -> PeerId | None:
         match self.verdict:
-            case Verdict.ACCUSED:
+            case GuiltySide.ACCUSED:
                 return PeerId(self.target)
-            case Verdict.ACCUSER if self.accuser is not None:
+            case GuiltySide.ACCUSER if self.accuser is not None:
                 return PeerId(self.accuser)
             case _:
                 return None
@@ -58,7 +59,7 @@ class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     @property
     def is_irrefutable(self) -> bool:
         """Whether the ban, if it is one, rests on two signatures for one slot, or on a gradient that was compared bit by bit."""
-        return self.verdict == Verdict.ACCUSED and self.kind in (Kind.EQUIVOCATION, Kind.GRADIENT)
+        return self.verdict == GuiltySide.ACCUSED and self.kind in (ChargeKind.EQUIVOCATION, ChargeKind.GRADIENT)
 
 
 class Owed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, order=True):
@@ -177,8 +178,8 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     def unjudged(self) -> bool:
         """Whether the model stood still because no quorum judged an aggregate, or none found one. Within the guarantee a report
         was wrong then, or a row that nobody can clip, and an audit finds whose (SPEC G2, R6, A7)."""
-        left = (None, Verdict.ACCUSER)
-        return not self.updated and any(j.kind == Kind.AGGREGATE and j.verdict in left for j in self.judgements)
+        left = (None, GuiltySide.ACCUSER)
+        return not self.updated and any(j.kind == ChargeKind.AGGREGATE and j.verdict in left for j in self.judgements)
 
     @property
     def changes_roster(self) -> bool:
@@ -270,3 +271,63 @@ def right_signers(
         if peer in record_keys
         and tools.verify(record_keys[peer], record_bytes_to_sign(run, step, peer, digest), signature)
     }
+
+
+# Keys with which one peer signs records: a new one now and then, and old ones are erased (SPEC U6).
+#
+# Whoever steals a machine, or what somebody left behind on one, finds no key that signed records of the past, and so can tell
+# nobody another history.
+
+
+class LostKeyError(CannotGoOnError):
+    """The key that this peer has to sign records with is not here."""
+
+
+class RecordKeys:
+    """The record keys of one peer, oldest first. The newest may not be in use yet."""
+
+    def __init__(self, held: Iterable[Identity] = (), make: Callable[[], Identity] = Identity.generate) -> None:
+        self._held = {identity.peer: identity for identity in held}
+        self._make = make
+
+    @property
+    def held(self) -> tuple[PeerId, ...]:
+        return tuple(self._held)
+
+    def next(self, current: PeerId) -> PeerId:
+        """A key to change to; the same one until it is in use."""
+        newest = next(reversed(self._held), current)
+        if newest == current:
+            made = self._make()
+            self._store(made)
+            self._held[made.peer] = made
+            newest = made.peer
+        return newest
+
+    def sign(self, key: PeerId, message: bytes) -> Signature:
+        if key not in self._held:
+            raise LostKeyError(
+                f"the key {key.hex()[:8]}…, with which this peer signs records, is not here: its folder is an older copy. Move "
+                "the folder away and join again: this peer comes back under a new key"
+            )
+        return self._held[key].sign(message)
+
+    def keep(self, needed: Collection[PeerId]) -> None:
+        """Erase all keys but these, and the newest."""
+        for key in self.held[:-1]:
+            if key not in needed:
+                self._drop(key)
+
+    def erase(self) -> None:
+        """Erase all keys: the run is over."""
+        for key in self.held:
+            self._drop(key)
+
+    # On disk
+
+    def _store(self, identity: Identity) -> None:
+        """Keep a new key before anybody hears of it."""
+
+    def _drop(self, key: PeerId) -> None:
+        """Leave no trace of a key."""
+        del self._held[key]

@@ -1,15 +1,16 @@
 """Roles in a step: a pure function of the agreed randomness."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
-from troth.crypto import Digest, PeerId, Seed, derive, stream, tagged_hash
+from troth.crypto import Digest, PeerId, Seed, Slot, derive, stream, tagged_hash
 from troth.protocol.core.door import AUDITS
 from troth.protocol.core.parts import Bounds, part_bounds
 from troth.protocol.core.records import MOST_OWED, Owed, StepRecord
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run, effective_validators
+from troth.protocol.wire.primitives import Primitives
 
 # Auditors of each target where everyone audits: colluders look away, and choose among several draws (SPEC R6).
 CYCLE_AUDITORS = 5
@@ -60,7 +61,7 @@ NO_PENDING_AUDITS = PendingAudits(-1, ())
 
 
 @dataclass(frozen=True)
-class Audit:
+class AuditDuty:
     """A target, and the step whose work is to be recomputed."""
 
     target: PeerId
@@ -71,7 +72,7 @@ class Audit:
 class Roles:
     """Auditors with their targets; contributors in the order of the parts they own."""
 
-    audits: dict[PeerId, tuple[Audit, ...]]  # by auditor
+    audits: dict[PeerId, tuple[AuditDuty, ...]]  # by auditor
     validators: tuple[PeerId, ...]  # auditors that contribute nothing
     owners: tuple[PeerId, ...]  # the contributors: owners[p] owns part p
     bounds: Bounds
@@ -108,8 +109,8 @@ def draw_roles(run: Run, roster: Roster, randomness: Digest, due: PendingAudits)
     just_back = {peer for when, peer in roster.returns if when == due.step - 1} & set(targets)
     extra = sorted(just_back - {target for _, target in dealt})
     pairs = [
-        *((auditor, Audit(target, due.step)) for auditor, target in dealt),
-        *((auditor, Audit(target, due.step)) for auditor, target in _in_turn(auditors, extra)),
+        *((auditor, AuditDuty(target, due.step)) for auditor, target in dealt),
+        *((auditor, AuditDuty(target, due.step)) for auditor, target in _in_turn(auditors, extra)),
         *_again(auditors, owed, roster, CYCLE_AUDITORS if everyone else 1),
         *_of_candidates(roster, due, randomness, everyone=everyone),
     ]
@@ -161,7 +162,7 @@ def _in_a_cycle(
 
 def _again(
     auditors: Sequence[PeerId], owed: Sequence[Owed], roster: Roster, count: int
-) -> Iterator[tuple[PeerId, Audit]]:
+) -> Iterator[tuple[PeerId, AuditDuty]]:
     """Deal audits of earlier steps, each to so many auditors that were members then, and so have what they need (SPEC R7)."""
     since = {peer: when for when, peer in roster.returns}
     dealt = dict.fromkeys(auditors, 0)
@@ -169,12 +170,12 @@ def _again(
         able = [peer for peer in auditors if since.get(peer, -1) < audit.step and peer != audit.target]
         for auditor in sorted(able, key=lambda peer: dealt[peer])[:count]:  # the first of those with the fewest
             dealt[auditor] += 1
-            yield auditor, Audit(PeerId(audit.target), audit.step)
+            yield auditor, AuditDuty(PeerId(audit.target), audit.step)
 
 
 def _of_candidates(
     roster: Roster, due: PendingAudits, randomness: Digest, *, everyone: bool
-) -> Iterator[tuple[PeerId, Audit]]:
+) -> Iterator[tuple[PeerId, AuditDuty]]:
     """Draw, for each candidate apart, whether its last gradient is audited, and by whom among those who have what they need: a
     budget of its own, so that strangers take nothing from the audits of members. As many audits as are wanted are by honest
     members: liars would let their fellows pass (SPEC J6)."""
@@ -186,7 +187,7 @@ def _of_candidates(
         audited = everyone or draw.uniform(1)[0] * roster.door.probation * honest < AUDITS * members
         order = [able[k] for k in draw.permutation(len(able))]
         for auditor in order[: CYCLE_AUDITORS if everyone else 1] if audited and key not in roster.banned else ():
-            yield auditor, Audit(key, due.step)
+            yield auditor, AuditDuty(key, due.step)
 
 
 def _in_turn(auditors: Sequence[PeerId], owed: Sequence[PeerId]) -> Iterator[tuple[PeerId, PeerId]]:
@@ -196,3 +197,49 @@ def _in_turn(auditors: Sequence[PeerId], owed: Sequence[PeerId]) -> Iterator[tup
         auditor = next((peer for peer in islice(order, len(auditors)) if peer != target), None)
         if auditor is not None:
             yield auditor, target
+
+
+# Shared randomness from coins that everyone commits to before anyone opens (SPEC R1, C2).
+#
+# Two coins, because targets must not be known while anyone can still lie: coin A is opened once the aggregates are fixed and
+# gives the projections; coin B is opened with the accusations and gives the next step's roles.
+
+
+@dataclass(frozen=True)
+class Coins:
+    """Two secrets of 32 bytes, drawn afresh for every attempt."""
+
+    a: bytes
+    b: bytes
+
+
+class SeededEntropy:
+    """Repeatable secrets, for runs in which all peers are ours. Never with anyone else: the seed gives all of them away."""
+
+    def __init__(self, seed: int, number: int) -> None:
+        self._seed = seed
+        self._number = number
+
+    def coins(self, step: int, attempt: int) -> Coins:
+        return Coins(*(derive(self._seed, "coin", which, self._number, step, attempt) for which in ("A", "B")))
+
+
+def right_openings(
+    which: str,
+    commitments: Mapping[PeerId, bytes],
+    openings: Mapping[PeerId, bytes],
+    slot: Slot,
+    tools: Primitives,
+) -> dict[PeerId, bytes]:
+    """Coins that fit their commitments. `slot` is that of the message with the commitments (SPEC C2, N2)."""
+    return {
+        peer: coin
+        for peer, coin in openings.items()
+        if peer in commitments and tools.coin_commitment(coin, slot, peer, which) == commitments[peer]
+    }
+
+
+def combine(purpose: str, step: int, attempt: int, coins: Mapping[PeerId, bytes]) -> Digest:
+    """Hash all opened coins, in the order of keys: unpredictable if a single one is honest (SPEC A4, R1)."""
+    parts = [part for peer in sorted(coins) for part in (peer, coins[peer])]
+    return tagged_hash(f"troth/randomness/{purpose}/1", step.to_bytes(8, "big"), attempt.to_bytes(2, "big"), *parts)

@@ -1,22 +1,30 @@
 """State that a peer carries from one step to the next."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from troth.crypto import Digest, Identity, PeerId, Signature
+from troth.crypto import Digest, Identity, PeerId, Signature, Slot, signed_bytes, tagged_hash
 from troth.protocol.core.channel import NOTHING_NOTICED, Channel, Entropy, Equivocations, Noticed, Work
 from troth.protocol.core.parts import Bounds, ProvenPart
-from troth.protocol.core.record_keys import RecordKeys
-from troth.protocol.core.records import StepRecord, encode_record, record_bytes_to_sign
-from troth.protocol.core.roles import NO_PENDING_AUDITS, Audit, PendingAudits, Roles, first_randomness
-from troth.protocol.core.roster import Roster
+from troth.protocol.core.records import RecordKeys, Returned, StepRecord, encode_record, record_bytes_to_sign
+from troth.protocol.core.roles import NO_PENDING_AUDITS, AuditDuty, PendingAudits, Roles, first_randomness
+from troth.protocol.core.roster import Roster, Scales
 from troth.protocol.core.run import Run
-from troth.protocol.core.scales import Scales
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import Accusation, Accuse, Announced, Kind, said_as
+from troth.protocol.wire.messages import (
+    MOST_REJOINS,
+    Accusation,
+    Accuse,
+    Announced,
+    ChargeKind,
+    Commit,
+    Phase,
+    SignedRejoin,
+    said_as,
+)
 from troth.protocol.wire.primitives import Primitives
 
 T = TypeVar("T")
@@ -98,16 +106,16 @@ class AuditRecord(Generic[T]):
     def contributors(self) -> tuple[PeerId, ...]:
         return tuple(sorted(self.commits))
 
-    def accused(self, target: PeerId, kind: Kind) -> Announced:
+    def accused(self, target: PeerId, kind: ChargeKind) -> Announced:
         """Message of the target that a charge of this kind is about (SPEC E2). A candidate has signed one only (SPEC J5)."""
         if target in self.probed:
             return self.probed[target]
-        return (self.commits if kind == Kind.GRADIENT else self.reports)[target]
+        return (self.commits if kind == ChargeKind.GRADIENT else self.reports)[target]
 
     def names(self, owner: PeerId, reporter: PeerId, part: int, tools: Primitives) -> bool:
         """Whether this owner accused that reporter of a wrong report about the part."""
         report = tools.digest(self.reports[reporter].envelope.payload)
-        wanted = Accusation(reporter, Kind.REPORT, self.step, part, report)
+        wanted = Accusation(reporter, ChargeKind.REPORT, self.step, part, report)
         return wanted in said_as(self.accuses[owner], Accuse).accusations
 
 
@@ -178,9 +186,65 @@ class Outcome(Generic[T]):
     votes: Mapping[int, Mapping[PeerId, Announced]]  # by attempt
     equivocations: Equivocations
     attempts: int  # passes from Clip to Vote
-    audited: tuple[Audit, ...]  # audits that this peer did
+    audited: tuple[AuditDuty, ...]  # audits that this peer did
     observed: bool = False  # this peer observed, and took no part
     disclosed: tuple[Disclosure, ...] = ()  # proofs of bans over parts
     closing: Mapping[PeerId, Signature] = field(
         default_factory=dict
     )  # signatures under this record, if it ends the run
+
+
+# Rejoin requests (SPEC B3): signed by the absent peer, listed in Commits, granted by the record.
+
+
+def request_bytes(slot: Slot, member: PeerId, key: PeerId, since: int) -> bytes:
+    """Bytes that an absent peer signs to come back after this step, under this key.
+
+    They name the step in which it fell out: a request that a liar kept from an earlier absence is worth nothing (SPEC B3)."""
+    what = tagged_hash("troth/return/1", since.to_bytes(8, "big"), key)
+    return signed_bytes(slot._replace(phase=Phase.REJOIN, attempt=0), member, what)
+
+
+def acceptance_bytes(slot: Slot, member: PeerId, key: PeerId, since: int) -> bytes:
+    """Bytes that a successor key signs to take over the seat after this step: a ban of the seat bans it too (SPEC B8)."""
+    what = tagged_hash("troth/return/accepted/1", since.to_bytes(8, "big"), member)
+    return signed_bytes(slot._replace(phase=Phase.REJOIN, attempt=0), key, what)
+
+
+def signed_request(slot: Slot, seat: Identity, successor: Identity, since: int) -> SignedRejoin:
+    """A request of the seat to come back after the step of this slot, under its own key or a successor key."""
+    member, key = seat.peer, successor.peer
+    signature = seat.sign(request_bytes(slot, member, key, since))
+    accepted = None if key == member else successor.sign(acceptance_bytes(slot, member, key, since))
+    return SignedRejoin(member, key, signature, accepted)
+
+
+def is_request(slot: Slot, rejoin: SignedRejoin, roster: Roster, tools: Primitives) -> bool:
+    """Tell whether the peer is absent, and signed this request for the step of this slot, as did the key that it names."""
+    member, key, since = PeerId(rejoin.member), PeerId(rejoin.key), roster.absent_since(PeerId(rejoin.member))
+    if since is None or not 0 <= slot.incarnation < 1 << 32 or (rejoin.accepted is None) != (key == member):
+        return False
+    return tools.verify(member, request_bytes(slot, member, key, since), rejoin.signature) and (
+        rejoin.accepted is None or tools.verify(key, acceptance_bytes(slot, member, key, since), rejoin.accepted)
+    )
+
+
+def right_requests(
+    slot: Slot, rejoins: Iterable[SignedRejoin], roster: Roster, tools: Primitives
+) -> list[SignedRejoin]:
+    """Requests that may be listed in Commit: one for each absent peer."""
+    once = {rejoin.member: rejoin for rejoin in rejoins if is_request(slot, rejoin, roster, tools)}
+    return [once[member] for member in sorted(once)][:MOST_REJOINS]
+
+
+def returning(commits: Mapping[PeerId, Announced], roster: Roster, step: int) -> tuple[Returned, ...]:
+    """Peers that may come back and are listed by anyone: a request proves itself, and silence keeps nobody out (SPEC B3). Of
+    those that came in by the door, only as many as may be admitted, the longest away first (SPEC J7)."""
+    listed = {
+        Returned(rejoin.member, rejoin.key) for said in commits.values() for rejoin in said_as(said, Commit).rejoins
+    }
+    may = sorted((back for back in listed if roster.may_return(back, step)), key=lambda back: (back.member, back.key))
+    once = {PeerId(back.member): back for back in reversed(may)}
+    by_the_door = sorted(once.keys() & roster.came_in, key=lambda member: (roster.absent_since(member), member))
+    late = by_the_door[roster.door.most_admitted(len(roster.members)) :]
+    return tuple(once[member] for member in sorted(once.keys() - set(late)))[:MOST_REJOINS]

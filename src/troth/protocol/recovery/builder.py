@@ -6,11 +6,10 @@ from typing import Any, Generic, TypeVar
 
 from troth.crypto import Identity
 from troth.protocol.broadcast.channel import BroadcastChannel, OnAnnounced
-from troth.protocol.broadcast.link import PacketLink
-from troth.protocol.broadcast.signed_slots import SignedSlots
+from troth.protocol.broadcast.link import PacketLink, SignedSlots
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.channel import Channel, Entropy, Work
-from troth.protocol.core.record_keys import RecordKeys
+from troth.protocol.core.records import RecordKeys
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Peer, State
 from troth.protocol.recovery.member import Member

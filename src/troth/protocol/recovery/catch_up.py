@@ -5,14 +5,13 @@ from typing import Generic, TypeVar
 
 from troth.crypto import Digest, PeerId
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.records import StepRecord
+from troth.protocol.core.run import LeftOutError
 from troth.protocol.core.state import Peer
-from troth.protocol.history.record import record_of
+from troth.protocol.history import record_of
 from troth.protocol.recovery.ledger import Ledger, Shown
 from troth.protocol.recovery.models import Downloads, Models
-from troth.protocol.recovery.observers import OBSERVING, Observers
-from troth.protocol.recovery.requests import Requests
+from troth.protocol.recovery.requests import OBSERVING, Observers, Requests
 from troth.protocol.recovery.restart import Restart
 from troth.protocol.wire.frames import Answer, Busy, RestartCertificate, SyncShown, Waiting
 

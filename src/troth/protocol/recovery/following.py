@@ -6,26 +6,64 @@ the other. Whoever can make that record can make all that follows, so nothing el
 heard from anyone, and nothing is kept for those who show none: thousands of keys cannot crowd it out.
 """
 
+import re
 import secrets
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from troth.crypto import Digest, PeerId, Slot, signed_bytes, tagged_hash
+from troth.errors import OperatorError
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.core.errors import CannotGoOnError, LeftOutError
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import PendingAudits
-from troth.protocol.core.roster import Roster
-from troth.protocol.core.run import Run
-from troth.protocol.core.standing import Standing, decode_standing, digest_of
+from troth.protocol.core.roster import CommonState, Roster, decode_standing, digest_of
+from troth.protocol.core.run import CannotGoOnError, LeftOutError, Run
 from troth.protocol.core.state import LastRecord, Peer, State
-from troth.protocol.history.record import Flaw, open_record, record_of, unsigned
-from troth.protocol.recovery.invitation import Invitation
+from troth.protocol.history import Flaw, open_record, record_of, unsigned
 from troth.protocol.wire.frames import CertifiedRecord, HistoryShown, HistoryWanted, TipSigned, TipWanted
 from troth.protocol.wire.messages import Malformed, Phase
 from troth.protocol.wire.primitives import Primitives
+
+# An invitation: how the members of a run changed up to a step, under one digest, told by somebody of the run (SPEC J9).
+#
+# Whoever holds keys of former members can sign a history of its own, and a stranger who hears nobody else cannot tell. With an
+# invitation it can.
+
+
+_FORM = re.compile(r"([0-9]{1,18})-([0-9a-f]{32})")
+
+
+class InvitationError(OperatorError):
+    """Not an invitation; the message says where to get one."""
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """The step of a certified record, and the digest of all records up to it that changed the members."""
+
+    step: int
+    digest: str  # the first half of it, hexadecimal
+
+    def __str__(self) -> str:
+        return f"{self.step}-{self.digest}"
+
+    @classmethod
+    def to(cls, run: Digest, step: int, changes: Iterable[tuple[int, Digest]]) -> "Invitation":
+        """Into a run whose last certified record is that of this step; `changes`: steps and digests of those that changed the
+        members, oldest first."""
+        until = [digest for at, digest in changes if at <= step]
+        return cls(step, tagged_hash("troth/invitation/1", run, step.to_bytes(8, "big"), *until).hex()[:32])
+
+    @classmethod
+    def read(cls, text: str) -> "Invitation":
+        """As a person typed it."""
+        found = _FORM.fullmatch(text.strip())
+        if found is None:
+            raise InvitationError(f"'{text}' is no invitation: ask a member for what `troth invite` prints, all of it")
+        return cls(int(found[1]), found[2])
+
 
 T = TypeVar("T")
 _PATIENCE = 2  # time before asking again, in units of the least delta
@@ -104,17 +142,17 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class Tip:
+class NewestRecord:
     """The newest record that somebody showed, and the standing after it."""
 
     changes: Changes
     signed: CertifiedRecord
     record: StepRecord
-    standing: Standing
+    standing: CommonState
     digest: Digest  # of the record
 
     @classmethod
-    def of(cls, changes: Changes, shown: HistoryShown, tools: Primitives) -> "Tip | None":
+    def of(cls, changes: Changes, shown: HistoryShown, tools: Primitives) -> "NewestRecord | None":
         """The tip that a peer shows, if it follows these changes and its record names this standing."""
         record = None if shown.tip is None else changes.opened(shown.tip, tools)
         if record is None or shown.tip is None or record.ends_run or digest_of(shown.standing) != record.standing:
@@ -181,7 +219,7 @@ def tip_bytes(slot: Slot, signer: PeerId, nonce: bytes, digest: Digest) -> bytes
 class _Asked:
     """A tip that members are asked about, with a number that nobody could know before."""
 
-    tip: Tip
+    tip: NewestRecord
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     said: set[PeerId] = field(default_factory=set)
 
@@ -207,7 +245,7 @@ class Following(Generic[T]):
             PeerId, int
         ] = {}  # where they are asked from whose answers did not fit: first from the founders on
 
-    async def run(self) -> Tip:
+    async def run(self) -> NewestRecord:
         """Follow until a quorum has confirmed the newest record and all others had time to show another history. Raises if one
         does, or nobody answers."""
         listener, unanswered = self._channel.listener, 0
@@ -308,7 +346,7 @@ class Following(Generic[T]):
             self._newest = dict(sorted(kept.items())[-_MOST_NEWEST:])
         last = None if self._asked is None else self._asked.tip
         newer = last is None or record.step > last.record.step + 1 or changes.step > last.changes.step
-        tip = Tip.of(changes, shown, tools) if newer and self._confirmed is None else None
+        tip = NewestRecord.of(changes, shown, tools) if newer and self._confirmed is None else None
         if tip is not None and self._is_invited(tip):
             self._asked = _Asked(tip)
             self._ask()
@@ -333,7 +371,7 @@ class Following(Generic[T]):
             "people of this run which one is theirs, and for an invitation (troth invite)"
         )
 
-    def _is_invited(self, tip: Tip) -> bool:
+    def _is_invited(self, tip: NewestRecord) -> bool:
         """Whether this record is as new as the invitation. Stops if it is, and its history is another one."""
         invitation = self._invitation
         if invitation is None:
@@ -365,7 +403,7 @@ def confirmed(certified: Sequence[CertifiedRecord], oldest: int, wanted: TipWant
 
 
 def shown_history(
-    changes: Sequence[CertifiedRecord], tip: CertifiedRecord | None, standing: Standing | None, most: int = _RECORDS
+    changes: Sequence[CertifiedRecord], tip: CertifiedRecord | None, standing: CommonState | None, most: int = _RECORDS
 ) -> HistoryShown:
     """What a member shows a stranger: the changes it lacks, some at a time, and after the last ones the tip."""
     if len(changes) > most or tip is None or standing is None:

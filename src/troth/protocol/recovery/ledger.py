@@ -7,14 +7,22 @@ from functools import reduce
 from typing import Generic, TypeVar
 
 from troth.crypto import Digest, PeerId, Signature
-from troth.protocol.core.errors import CannotGoOnError
 from troth.protocol.core.records import StepRecord, encode_record
 from troth.protocol.core.roster import Roster, moves_with
-from troth.protocol.core.run import Run
+from troth.protocol.core.run import CannotGoOnError, Run
 from troth.protocol.core.state import Outcome, Peer, State
-from troth.protocol.history.follow import Followed, FollowedBefore, follow, state_after
-from troth.protocol.history.record import Flaw, record_of, sign_off, step_of, unsigned
-from troth.protocol.recovery.restart_quorum import proven, tip_of
+from troth.protocol.history import (
+    Flaw,
+    Followed,
+    FollowedBefore,
+    follow,
+    record_of,
+    sign_off,
+    state_after,
+    step_of,
+    unsigned,
+)
+from troth.protocol.recovery.restart import proven, tip_of
 from troth.protocol.wire.frames import MOST_CERTIFIED_RECORDS, CertifiedRecord, RestartCertificate, SyncShown
 
 T = TypeVar("T")

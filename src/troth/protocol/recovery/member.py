@@ -10,27 +10,23 @@ from typing import Generic, TypeVar
 
 from troth.crypto import Digest, Identity, PeerId, Signature, Slot
 from troth.protocol.broadcast.channel import BroadcastChannel
-from troth.protocol.broadcast.outside.catch_up_server import MOST_AHEAD, Archive
-from troth.protocol.broadcast.signed_slots import SignedBeforeError
+from troth.protocol.broadcast.link import SignedBeforeError
+from troth.protocol.broadcast.serving import MOST_AHEAD, Archive
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.door import probe_bytes
-from troth.protocol.core.errors import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.parts import commit_parts
 from troth.protocol.core.records import StepRecord
+from troth.protocol.core.run import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.state import Outcome, Peer, State
-from troth.protocol.history.record import record_of
+from troth.protocol.history import record_of
 from troth.protocol.recovery.catch_up import CatchUp
-from troth.protocol.recovery.following import Following
-from troth.protocol.recovery.invitation import Invitation
-from troth.protocol.recovery.knocking import Knocking
+from troth.protocol.recovery.following import Following, Invitation
 from troth.protocol.recovery.ledger import Known, Ledger
 from troth.protocol.recovery.models import Downloads
-from troth.protocol.recovery.observers import OBSERVING, Changed, Observers
-from troth.protocol.recovery.requests import Requests
+from troth.protocol.recovery.requests import OBSERVING, Changed, Knocking, Observers, Requests
 from troth.protocol.recovery.restart import Restart
-from troth.protocol.step.ahead import own_seed
+from troth.protocol.step.attempt import StepContext, own_seed
 from troth.protocol.step.closing import close_run
-from troth.protocol.step.context import StepContext
 from troth.protocol.step.step import run_step
 from troth.protocol.wire.frames import MOST_CERTIFIED_RECORDS, CertifiedRecord, ProbeShown
 from troth.protocol.wire.messages import Phase, Probe

@@ -1,16 +1,16 @@
 """One attempt at a step: its members, the owners of parts, and the parts that have arrived so far (SPEC N1, N2)."""
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+import msgspec
 from torch import Tensor
 
-from troth.crypto import Digest, PeerId, Signature, Slot, derive, valid_peer
+from troth.crypto import Digest, PeerId, Seed, Signature, Slot, derive, valid_peer
 from troth.protocol.core.channel import AttemptView, Delivery, Said
-from troth.protocol.core.coins import Coins, right_openings
-from troth.protocol.core.errors import LeftOutError, StalledError, UncertifiedError
 from troth.protocol.core.parts import ProvenPart, opens
 from troth.protocol.core.records import (
     Rekeyed,
@@ -20,17 +20,79 @@ from troth.protocol.core.records import (
     reports_basis,
     roots_basis,
 )
-from troth.protocol.core.rejoin import returning, right_requests
-from troth.protocol.core.scales import lower_median, whole_norm
-from troth.protocol.core.state import LastRecord
-from troth.protocol.step.context import StepContext
+from troth.protocol.core.roles import Coins, Roles, draw_roles, gradient_seed, right_openings
+from troth.protocol.core.roster import lower_median, part_taus, update_factor, whole_norm
+from troth.protocol.core.run import LeftOutError, StalledError, UncertifiedError
+from troth.protocol.core.state import LastRecord, Peer, State, returning, right_requests
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import Announced, Center, Clip, Commit, Phase, ReportNumbers, said_as
-from troth.protocol.wire.primitives import Primitives
-from troth.protocol.wire.report_table import ReportTable
+from troth.protocol.wire.messages import (
+    MOST_MILLISECONDS,
+    Announced,
+    Center,
+    Clip,
+    Commit,
+    Measured,
+    Phase,
+    ReportNumbers,
+    said_as,
+)
+from troth.protocol.wire.primitives import Primitives, ReportTable
+
+# One peer in one step: everything that its attempts have in common.
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StepContext(Generic[T]):
+    """A peer, its state at the start of the step, and the roles drawn from that state."""
+
+    peer: Peer[T]
+    state: State[T]
+    roles: Roles
+
+    @classmethod
+    def at(cls, peer: Peer[T], state: State[T]) -> "StepContext[T]":
+        return cls(peer, state, draw_roles(peer.run, state.roster, state.randomness, state.pending_audits))
+
+    def slot(self, phase: Phase, attempt: int = 0) -> Slot:
+        return Slot(self.peer.run.id, self.state.step, phase, attempt, self.state.incarnation)
+
+    @property
+    def began(self) -> bool:
+        """Whether this is the first step of its incarnation (SPEC B5)."""
+        last = self.state.last
+        return self.state.incarnation > (0 if last is None else last.record.incarnation)
+
+    @property
+    def contributes(self) -> bool:
+        return self.peer.me in self.roles.owners and not self.peer.observing
+
+    @cached_property
+    def disputed_links(self) -> dict[PeerId, frozenset[PeerId]]:
+        """Members in link disputes, by member (SPEC F2)."""
+        return self.state.roster.disputed_links()
+
+    def view(
+        self,
+        members: frozenset[PeerId],
+        *,
+        admitted: frozenset[PeerId] = frozenset(),
+        audits: int = 1,
+        disputed: int = 1,
+    ) -> AttemptView:
+        """Describe an attempt among these members to the channel."""
+        roster, links = self.state.roster, self.disputed_links
+        return AttemptView(members, links, admitted, audits, disputed, roster.liars, roster.quorum, self.state.step)
+
+    @cached_property
+    def taus(self) -> tuple[float, ...]:
+        """Clipping radius of every part (SPEC A1)."""
+        return part_taus(self.state.scales.tau, self.roles.bounds)
+
 
 # D coordinates
-T = TypeVar("T")
 
 
 class AttemptAborted(Exception):  # noqa: N818 (a turn of events, not an error)
@@ -385,3 +447,78 @@ def may_change_key(context: StepContext[T], commit: Announced) -> bool:
 def _root(commit: Announced) -> Digest | None:
     assert isinstance(commit.message, Commit)
     return None if commit.message.root is None else Digest(commit.message.root)
+
+
+# Looking ahead: gradients that will probably be wanted, named to the training side as soon as their inputs are known.
+#
+# Audits and, for most members, a gradient follow from the roles at the start of a step. A contributor's next seed comes from
+# a draw that is known then too (SPEC R2), and the next model follows from the aggregates and the Commits (SPEC U3): so the
+# next gradient can be computed beside Reveal, Report, Accuse and the record. It is a pure function of public inputs. Nobody
+# hears of it before Commit, and if the attempt is discarded, or the next roles ask for no gradient, it was computed in vain.
+
+
+# D coordinates
+
+
+@dataclass(frozen=True)
+class NextModel(Generic[T]):
+    """The training state that an attempt's aggregates lead to, if nothing comes in between; computed once, when it is needed."""
+
+    attempt: Attempt[T]
+    aggregate_D: Tensor
+    norm: float  # of the aggregate
+
+    @property
+    def contributors_suffice(self) -> bool:
+        """Whether enough members take part and contribute for the model to move (SPEC G2)."""
+        return self.attempt.context.state.roster.moves(len(self.attempt.members), len(self.attempt.roots))
+
+    @cached_property
+    def factor(self) -> float:
+        """Factor of the aggregate: no update is longer than U3 allows."""
+        return update_factor(self.norm, self.attempt.context.state.scales.longest_update(self.attempt.length))
+
+    @cached_property
+    def training(self) -> T:
+        """The optimizer's step."""
+        state, peer = self.attempt.context.state, self.attempt.context.peer
+        update_D = peer.tools.scaled(self.aggregate_D, self.factor)
+        return peer.work.update(state.training, update_D, state.scales.updates)
+
+
+def expect_this_step(context: StepContext[T]) -> None:
+    """Name the gradients that this peer's roles ask for; a validator's own, begun before roles were drawn, is none of them."""
+    mine = [(context.state.training, own_seed(context))] if context.contributes else []
+    context.peer.work.expect([*mine, *audits_of(context)])
+
+
+def expect_next_step(attempt: Attempt[T], clipped: Clipped, *, audits: bool) -> NextModel[T] | None:
+    """Name the next step's gradient, behind audits that are still to be made; None while an aggregate is missing."""
+    if clipped.aggregate_D is None:
+        return None
+    context, following = attempt.context, NextModel(attempt, clipped.aggregate_D, clipped.norm)
+    if context.peer.work.looks_ahead and following.contributors_suffice and not context.peer.observing:
+        seed = gradient_seed(context.state.randomness, context.peer.me)
+        context.peer.work.expect([*(audits_of(context) if audits else ()), (following.training, seed)])
+    return following
+
+
+def own_seed(context: StepContext[T]) -> Seed:
+    """This peer's public seed in this step, from the draw before last (SPEC R2)."""
+    return gradient_seed(context.state.earlier_randomness, context.peer.me)
+
+
+def measured(context: StepContext[T]) -> Measured | None:
+    """Times to announce (SPEC Q8): waiting for a gradient that was begun before says little about how long one takes."""
+    peer = context.peer
+    times, ahead_ms = peer.noticed.latencies(context.state.step), math.ceil(1000 * peer.work.took_ahead())
+    return times and msgspec.structs.replace(times, compute=max(times.compute, min(ahead_ms, MOST_MILLISECONDS)))
+
+
+def audits_of(context: StepContext[T]) -> Sequence[tuple[T, Seed]]:
+    """Gradients of the last step that this peer is to recompute; older ones are rare, and their states may lie on a disk."""
+    last = context.state.audit_records.get(context.state.step - 1)
+    if last is None or context.peer.observing:
+        return ()
+    targets = [due.target for due in context.roles.audits.get(context.peer.me, ()) if due.step == last.step]
+    return [(last.training, gradient_seed(last.seed_randomness, target)) for target in targets]

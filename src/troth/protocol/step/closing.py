@@ -8,18 +8,16 @@ from typing import TypeVar
 
 from troth.crypto import PeerId
 from troth.protocol.core.channel import Said
-from troth.protocol.core.errors import LeftOutError
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import PendingAudits, closing_roles
+from troth.protocol.core.run import LeftOutError
 from troth.protocol.core.state import LastRecord, Outcome, Peer, State
-from troth.protocol.step.ahead import expect_this_step
-from troth.protocol.step.attempt import Attempt
+from troth.protocol.step.attempt import Attempt, StepContext, expect_this_step
 from troth.protocol.step.conclude import outcome
-from troth.protocol.step.context import StepContext
 from troth.protocol.step.disputes import audit_targets, vote
 from troth.protocol.step.step import sign_end, sign_last
 from troth.protocol.step.trials import AUDIT_KINDS, Docket, Trials
-from troth.protocol.wire.messages import NO_BASIS, Accuse, Commit, Kind, Phase
+from troth.protocol.wire.messages import NO_BASIS, Accuse, ChargeKind, Commit, Phase
 
 T = TypeVar("T")
 
@@ -119,6 +117,6 @@ def closed(attempt: Attempt[T], trials: Trials) -> State[T]:
 def spoiled(trials: Trials, last: PendingAudits) -> bool:
     """Tell whether a contributor was convicted of work of the last step. A candidate's gradient went into nothing (SPEC J5), so
     nothing is taken back for it: else any stranger could have the last update taken back."""
-    kinds, worked = (*AUDIT_KINDS, Kind.COVER), set(last.contributors)
+    kinds, worked = (*AUDIT_KINDS, ChargeKind.COVER), set(last.contributors)
     convicted = (j for j in trials.judgements if j.step == last.step and j.kind in kinds and j.banned == j.target)
     return any(j.target in worked for j in convicted)

@@ -1,5 +1,7 @@
 """The end of a step: the update, the record, and the next state."""
 
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -8,19 +10,85 @@ import msgspec
 
 from troth.crypto import Digest, PeerId
 from troth.protocol.core.channel import Equivocations, Said
-from troth.protocol.core.coins import combine
 from troth.protocol.core.door import Entrance, best_tickets, decide, fields_of, most_members
 from troth.protocol.core.records import Owed, StepRecord, aggregates_digest, chained_state, names_content
-from troth.protocol.core.roles import PendingAudits
-from troth.protocol.core.roster import scales_after
-from troth.protocol.core.scales import pooled_norm
-from troth.protocol.core.standing import standing_digest
+from troth.protocol.core.roles import PendingAudits, combine
+from troth.protocol.core.roster import Pair, Roster, pooled_norm, scales_after, standing_digest
 from troth.protocol.core.state import AuditRecord, LastRecord, Outcome, State
-from troth.protocol.step.ahead import NextModel
-from troth.protocol.step.attempt import Attempt, Reduced, Reported
-from troth.protocol.step.link_disputes import LinkDisputes
+from troth.protocol.step.attempt import Attempt, NextModel, Reduced, Reported
 from troth.protocol.step.trials import Trials
-from troth.protocol.wire.messages import Accuse, Commit, said_as
+from troth.protocol.wire.messages import Accuse, Announced, Commit, said_as
+
+# Blame without proof: link disputes, and strikes for members that make everyone wait (SPEC F1–F3).
+#
+# When a member says that something did not come, nobody else can tell which of the two lies. So the pair is put in a link
+# dispute and served by others from then on; a member in dispute with half of the members, or named by a quorum, is taken to
+# be the cause.
+
+
+class LinkDisputes:
+    """Link disputes and blame of one step."""
+
+    def __init__(self, roster: Roster, step: int) -> None:
+        self._roster = roster
+        self._known = roster.disputed_links()
+        self._served = roster.disputed_links(before=step - 1)  # in all announcements that this step's Accuse is about
+        self._pairs: set[Pair] = set()
+        self._blamed: frozenset[PeerId] = frozenset()  # named by a quorum, or naming half of the members
+
+    def did_not_come(self, missed: Mapping[PeerId, Collection[PeerId]], members: Collection[PeerId]) -> None:
+        """Note members whose messages did not come, by receiver. A receiver that misses half of the members is to blame itself,
+        and puts nobody in dispute (SPEC F3)."""
+        count = len(members)
+        deaf = {
+            peer
+            for peer, others in missed.items()
+            if count > 1 and self._roster.is_half(len(set(others) & set(members)), count)
+        }
+        self._blamed |= deaf
+        for peer, others in missed.items():
+            if peer not in deaf:
+                self._pairs |= {(min(peer, other), max(peer, other)) for other in others if other not in (peer, *deaf)}
+
+    @property
+    def new(self) -> tuple[Pair, ...]:
+        """Pairs that were in no dispute before."""
+        return tuple(sorted(pair for pair in self._pairs if pair[1] not in self._known.get(pair[0], ())))
+
+    @property
+    def slowed(self) -> frozenset[PeerId]:
+        """Members to strike: those to blame, and those in a new dispute and in more than `L`, and more than two (SPEC F3)."""
+        involved = {peer for pair in self.new for peer in pair}
+        return self._blamed | (self._roster.disputed(self.new) & involved)
+
+    def hear(self, accuses: Mapping[PeerId, Announced], members: Collection[PeerId]) -> None:
+        """Take in what members say in Accuse about announcements that took the slow path (SPEC F1, F3)."""
+        said = {peer: said_as(announced, Accuse) for peer, announced in accuses.items()}
+        heard_of = {*self._roster.members, *self._roster.left}
+        unheard = {peer: {PeerId(k) for k in accuse.unheard if k != peer} & heard_of for peer, accuse in said.items()}
+        doubts = {peer: {PeerId(k) for k in accuse.incomplete if k != peer} & heard_of for peer, accuse in said.items()}
+        doubted = Counter(other for others in doubts.values() for other in others)
+        named = Counter(other for others in unheard.values() for other in others)
+        mute = {peer for peer, count in named.items() if count >= self._roster.quorum}
+        alone = {peer for peer in named if self._against(peer, unheard) >= self._roster.quorum}
+        explained = {
+            peer for peer, others in unheard.items() if others & alone or others - self._served.get(peer, frozenset())
+        }
+        without_reason = {peer for peer, count in doubted.items() if count >= self._roster.quorum} - explained
+        self._blamed |= (mute | without_reason) & set(members)
+        # An honest member signs one view: all others find it wrong, and then it has a reason, or none does.
+        split = {peer for peer, count in doubted.items() if count < self._roster.quorum} - explained
+        new = {
+            peer: (others | doubts[peer] & split) & set(members) - mute
+            for peer, others in unheard.items()
+            if peer not in mute
+        }
+        self.did_not_come(new, members)
+
+    def _against(self, peer: PeerId, unheard: Mapping[PeerId, Collection[PeerId]]) -> int:
+        """Count members that name it, or were in dispute with it all along: a colluder may have relayed to some of these."""
+        return len({other for other, names in unheard.items() if peer in names} | self._served.get(peer, frozenset()))
+
 
 # D coordinates
 T = TypeVar("T")

@@ -7,12 +7,10 @@ from troth.crypto import Digest, PeerId
 from troth.protocol.core.channel import AttemptView, Disclose, Said
 from troth.protocol.core.parts import ProvenPart
 from troth.protocol.core.records import aggregate_message
-from troth.protocol.core.scales import far_parts
+from troth.protocol.core.roster import far_parts
 from troth.protocol.core.state import AuditRecord, Disclosure
 from troth.protocol.step.attempt import Attempt, Reduced, Reported
-from troth.protocol.step.audits import audit, examine_part, report_errors
-from troth.protocol.step.checks import suspicious_parts
-from troth.protocol.step.reports import ACCUSE_AT
+from troth.protocol.step.audits import ACCUSE_AT, audit, examine_part, report_errors, suspicious_parts
 from troth.protocol.step.trials import (
     AUDIT_KINDS,
     Docket,
@@ -22,7 +20,17 @@ from troth.protocol.step.trials import (
     message_of,
     part_ballots,
 )
-from troth.protocol.wire.messages import NO_BASIS, Accusation, Announced, Ballot, Commit, Kind, Phase, Vote, said_as
+from troth.protocol.wire.messages import (
+    NO_BASIS,
+    Accusation,
+    Announced,
+    Ballot,
+    ChargeKind,
+    Commit,
+    Phase,
+    Vote,
+    said_as,
+)
 
 T = TypeVar("T")
 
@@ -44,7 +52,7 @@ async def audit_targets(attempt: Attempt[T]) -> list[Accusation]:
     return found
 
 
-async def found_wrong(attempt: Attempt[T], kept: AuditRecord[T], target: PeerId) -> tuple[Kind | None, Digest]:
+async def found_wrong(attempt: Attempt[T], kept: AuditRecord[T], target: PeerId) -> tuple[ChargeKind | None, Digest]:
     """What this peer would accuse the target of, and the gradient that it computed in its place."""
     finding = await audit(attempt.context.peer, kept, target)
     return finding.accusation(bits_count=enough_of_my_class(attempt)), finding.root
@@ -141,7 +149,7 @@ async def disputed_ballots(
 ) -> list[Ballot]:
     """Receive the parts that owners disclose, and judge owner and reporters of each disputed part by them."""
     owners = sorted(docket.owners.items())
-    charges = [charge for charge in docket.brought if charge.kind == Kind.REPORT]
+    charges = [charge for charge in docket.brought if charge.kind == ChargeKind.REPORT]
     mine = {part: attempt.arrived(part) for part in attempt.my_parts if part in docket.owners}
     channel, slot = attempt.context.peer.channel, attempt.slot(Phase.VOTE)
     disclosed = await channel.exchange(slot, Disclose(mine, owners, len(attempt.roots)), view)

@@ -12,25 +12,33 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from troth.aggregation import acquitted_center
+from troth.clip.fast import acquitted_center
 from troth.crypto import Digest, PeerId, Signature, coin_commitment
 from troth.protocol.core.channel import Delivery, Disclose, Forward, Gather, Said, Scatter
-from troth.protocol.core.coins import combine
 from troth.protocol.core.door import ListedProbes, best_tickets, right_probe
-from troth.protocol.core.errors import LeftOutError, StalledError
 from troth.protocol.core.parts import CommittedParts, ProvenPart, commit_parts, rows_of
 from troth.protocol.core.records import encode_record, right_signers
-from troth.protocol.core.rejoin import right_requests
-from troth.protocol.core.scales import whole_norm
-from troth.protocol.core.state import Outcome, Peer, State
-from troth.protocol.step.ahead import NextModel, expect_next_step, expect_this_step, measured, own_seed
-from troth.protocol.step.attempt import Attempt, AttemptAborted, Clipped, Reduced, Reported
-from troth.protocol.step.conclude import conclude
-from troth.protocol.step.context import StepContext
+from troth.protocol.core.roles import combine
+from troth.protocol.core.roster import whole_norm
+from troth.protocol.core.run import LeftOutError, StalledError
+from troth.protocol.core.state import Outcome, Peer, State, right_requests
+from troth.protocol.step.attempt import (
+    Attempt,
+    AttemptAborted,
+    Clipped,
+    NextModel,
+    Reduced,
+    Reported,
+    StepContext,
+    expect_next_step,
+    expect_this_step,
+    measured,
+    own_seed,
+)
+from troth.protocol.step.audits import CONVICT_AT, make_report
+from troth.protocol.step.conclude import LinkDisputes, conclude
 from troth.protocol.step.deliveries import agreed_centers, bitmap, fitting, lacking, undecided_aggregates
 from troth.protocol.step.disputes import audit_targets, disputed_ballots, docket_of, vote, wrong_reporters
-from troth.protocol.step.link_disputes import LinkDisputes
-from troth.protocol.step.reports import CONVICT_AT, make_report
 from troth.protocol.step.trials import Trials
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import (
@@ -38,11 +46,11 @@ from troth.protocol.wire.messages import (
     Accusation,
     Accuse,
     Center,
+    ChargeKind,
     Clip,
     Close,
     Commit,
     Confirm,
-    Kind,
     Malformed,
     Phase,
     Probe,
@@ -356,7 +364,7 @@ async def check_and_accuse(attempt: Attempt[T], reduced: Reduced, reported: Repo
     for part in attempt.my_parts if not context.peer.observing else ():
         for reporter in wrong_reporters(attempt, part, reduced, reported):
             payload = reported.announced[reporter].envelope.payload
-            accusations.append(Accusation(reporter, Kind.REPORT, step, part, context.peer.tools.digest(payload)))
+            accusations.append(Accusation(reporter, ChargeKind.REPORT, step, part, context.peer.tools.digest(payload)))
     if trials.audits_are_open and not context.peer.observing:
         accusations += await audit_targets(attempt)
     blame = context.peer.noticed.blame()  # [F1]

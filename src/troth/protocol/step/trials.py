@@ -9,20 +9,20 @@ from typing import TypeVar
 from troth.crypto import Digest, PeerId
 from troth.protocol.core.channel import Equivocations
 from troth.protocol.core.records import MOST_OWED, Judgement, Owed
-from troth.protocol.core.roles import Audit, PendingAudits, Roles
+from troth.protocol.core.roles import AuditDuty, PendingAudits, Roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.state import AuditRecord, Disclosure
 from troth.protocol.step.attempt import AttemptAborted
-from troth.protocol.step.audits import Finding, PartFinding
-from troth.protocol.wire.messages import NO_BASIS, Accuse, Announced, Ballot, Kind, Verdict, Vote, said_as
+from troth.protocol.step.audits import AuditFinding, PartFinding
+from troth.protocol.wire.messages import NO_BASIS, Accuse, Announced, Ballot, ChargeKind, GuiltySide, Vote, said_as
 from troth.protocol.wire.primitives import Primitives
 
 T = TypeVar("T")
 
 
-AUDIT_KINDS = (Kind.GRADIENT, Kind.AUDITED_REPORT, Kind.DEVIATION)
+AUDIT_KINDS = (ChargeKind.GRADIENT, ChargeKind.AUDITED_REPORT, ChargeKind.DEVIATION)
 
-Opinion = tuple[Verdict, Digest]  # and the state that it was found at, NO_BASIS where a record names that (SPEC U5)
+Opinion = tuple[GuiltySide, Digest]  # and the state that it was found at, NO_BASIS where a record names that (SPEC U5)
 Tally = dict[Opinion, set[PeerId]]  # voters by opinion
 
 
@@ -33,15 +33,15 @@ class Charge:
 
     accuser: PeerId | None
     target: PeerId
-    kind: Kind
+    kind: ChargeKind
     step: int  # the work of this step is disputed
     part: int | None = None
     message: Digest = NO_BASIS  # digest of the accused message, as the accuser names it
 
     def ballot(self, guilty: bool, state: Digest = NO_BASIS) -> Ballot:
-        return self.cast(Verdict.ACCUSED if guilty else Verdict.ACCUSER, state)
+        return self.cast(GuiltySide.ACCUSED if guilty else GuiltySide.ACCUSER, state)
 
-    def cast(self, verdict: Verdict, state: Digest = NO_BASIS) -> Ballot:
+    def cast(self, verdict: GuiltySide, state: Digest = NO_BASIS) -> Ballot:
         return Ballot(self.accuser, self.target, self.kind, self.step, self.part, verdict, self.message, state)
 
     @classmethod
@@ -51,7 +51,7 @@ class Charge:
 
     def is_brought_by(self, owner: "Charge") -> bool:
         """Whether the target of the other charge, an owner, is the accuser here, about the same part."""
-        return self.kind == Kind.REPORT and (self.accuser, self.part) == (owner.target, owner.part)
+        return self.kind == ChargeKind.REPORT and (self.accuser, self.part) == (owner.target, owner.part)
 
     def order(self) -> tuple[int, int, int, bytes, bytes, bytes]:
         part = -1 if self.part is None else self.part
@@ -77,14 +77,14 @@ class Docket:
         """Whether ballots on this charge count: others are dropped, so that padding costs nobody time (SPEC T4)."""
         if charge.accuser is not None:
             return charge in self.heard
-        if charge.kind == Kind.COVER:  # a member just back does not know the owners of that step, so all admit it
+        if charge.kind == ChargeKind.COVER:  # a member just back does not know the owners of that step, so all admit it
             return charge.step in self._audited_reports
         if charge.step != self.step or charge.part is None or charge.part not in self.owners:
             return False
-        if charge.kind == Kind.AGGREGATE:
+        if charge.kind == ChargeKind.AGGREGATE:
             return charge == self.against_owner(charge.part)
         said = self.reports.get(charge.target, NO_BASIS)
-        return charge.kind == Kind.REPORT and charge.target in self.contributors and charge.message == said
+        return charge.kind == ChargeKind.REPORT and charge.target in self.contributors and charge.message == said
 
     @property
     def most_ballots(self) -> int:
@@ -104,12 +104,12 @@ class Docket:
 
     def against_owner(self, part: int) -> Charge:
         said = self.aggregates.get(part, NO_BASIS)
-        return Charge(None, self.owners[part], Kind.AGGREGATE, self.step, part, said)
+        return Charge(None, self.owners[part], ChargeKind.AGGREGATE, self.step, part, said)
 
     @cached_property
     def _audited_reports(self) -> frozenset[int]:
         """Steps with a charge of an audited report."""
-        return frozenset(charge.step for charge in self.brought if charge.kind == Kind.AUDITED_REPORT)
+        return frozenset(charge.step for charge in self.brought if charge.kind == ChargeKind.AUDITED_REPORT)
 
 
 def heard_audits(accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Charge, ...]:
@@ -118,10 +118,10 @@ def heard_audits(accuses: Mapping[PeerId, Announced], roles: Roles) -> tuple[Cha
     Only the auditor drawn for a target may accuse it of its work in that step, and only its first accusation counts: else liars
     could keep everyone recomputing, or bring more charges than a vote can hold, each naming another message.
     """
-    charges: dict[tuple[PeerId, Audit], Charge] = {}
+    charges: dict[tuple[PeerId, AuditDuty], Charge] = {}
     for accuser, announced in accuses.items():
         for said in said_as(announced, Accuse).accusations:
-            audit = Audit(PeerId(said.target), said.step)
+            audit = AuditDuty(PeerId(said.target), said.step)
             if said.kind in AUDIT_KINDS and audit in roles.audits.get(accuser, ()):
                 charge = Charge(accuser, audit.target, said.kind, said.step, None, Digest(said.message))
                 charges.setdefault((accuser, audit), charge)
@@ -137,10 +137,10 @@ def heard_owners(
 ) -> tuple[Charge, ...]:
     """Charges of owners against reporters about their own parts, in a fixed order (SPEC T1, T2)."""
     charges = {
-        Charge(accuser, PeerId(said.target), Kind.REPORT, step, said.part, Digest(said.message))
+        Charge(accuser, PeerId(said.target), ChargeKind.REPORT, step, said.part, Digest(said.message))
         for accuser, announced in accuses.items()
         for said in said_as(announced, Accuse).accusations
-        if said.kind == Kind.REPORT
+        if said.kind == ChargeKind.REPORT
         and said.step == step
         and said.part is not None
         and said.part < len(owners)
@@ -157,7 +157,7 @@ def message_of(said: Announced, tools: Primitives) -> Digest:
 
 
 def audit_ballots(
-    kept: AuditRecord[T], charge: Charge, finding: Finding, tools: Primitives, state: Digest = NO_BASIS
+    kept: AuditRecord[T], charge: Charge, finding: AuditFinding, tools: Primitives, state: Digest = NO_BASIS
 ) -> list[Ballot]:
     """Ballots on an auditor's charge, and on owners that covered wrong reports (SPEC T3, T7).
 
@@ -168,7 +168,7 @@ def audit_ballots(
     if guilty is None:
         return []
     guilty &= charge.message == message_of(kept.accused(charge.target, charge.kind), tools)
-    found = finding.covered if guilty and charge.kind == Kind.AUDITED_REPORT else ()
+    found = finding.covered if guilty and charge.kind == ChargeKind.AUDITED_REPORT else ()
     suspects = kept.accuses.keys() - {charge.target}  # an owner that fell silent in Accuse covered nobody
     owners = {(kept.owners[part], part) for part in found if kept.owners[part] in suspects}
     # An owner that did name the reporter covered nobody: no quorum was left to judge.
@@ -176,7 +176,7 @@ def audit_ballots(
     return [
         charge.ballot(guilty, state),
         *(
-            Charge(None, owner, Kind.COVER, charge.step, part, message_of(kept.accuses[owner], tools)).ballot(
+            Charge(None, owner, ChargeKind.COVER, charge.step, part, message_of(kept.accuses[owner], tools)).ballot(
                 True, state
             )
             for owner, part in covering
@@ -194,16 +194,16 @@ def part_ballots(
     step = docket.step
     against_owner = docket.against_owner(part)
     if finding is None:
-        return [against_owner.cast(Verdict.WITHHELD)]
+        return [against_owner.cast(GuiltySide.WITHHELD)]
     covered = finding.covered(frozenset(charge.target for charge in named or ()))
     guilty_owner = finding.aggregate_wrong or (bool(covered) and named is not None)
     on_owner = against_owner.ballot(guilty_owner)
     if finding.could_be_made and not guilty_owner:
-        on_owner = against_owner.cast(Verdict.WITHHELD)  # [A7]
+        on_owner = against_owner.cast(GuiltySide.WITHHELD)  # [A7]
     return [
         on_owner,
         *(charge.ballot(finding.convicts(charge.target)) for charge in named or ()),
-        *(Charge(None, peer, Kind.REPORT, step, part, docket.reports[peer]).ballot(True) for peer in covered),
+        *(Charge(None, peer, ChargeKind.REPORT, step, part, docket.reports[peer]).ballot(True) for peer in covered),
     ]
 
 
@@ -228,15 +228,17 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
         if charge in docket.to_decide or sum(map(len, voters.values())) >= roster.quorum:
             agreed = (opinion for opinion, said_so in voters.items() if len(said_so) >= roster.quorum)
             decided, state = next(agreed, (None, NO_BASIS))
-            if decided is None and charge.kind == Kind.AGGREGATE:
+            if decided is None and charge.kind == ChargeKind.AGGREGATE:
                 # Else an owner that discloses to some only would split the jury, and get away with a cheat or a false accusation.
                 brought = (
-                    _voters(tally[other], Verdict.ACCUSER) for other in docket.brought if other.is_brought_by(charge)
+                    _voters(tally[other], GuiltySide.ACCUSER) for other in docket.brought if other.is_brought_by(charge)
                 )
-                against = _voters(voters, Verdict.ACCUSED).union(_voters(voters, Verdict.WITHHELD), *brought)
+                against = _voters(voters, GuiltySide.ACCUSED).union(_voters(voters, GuiltySide.WITHHELD), *brought)
                 if charge.target in docket.silent:
-                    against |= _voters(voters, Verdict.ACCUSER)  # it covers nobody, so its jury says only what it saw
-                decided = Verdict.WITHHELD if len(against) >= roster.quorum else None
+                    against |= _voters(
+                        voters, GuiltySide.ACCUSER
+                    )  # it covers nobody, so its jury says only what it saw
+                decided = GuiltySide.WITHHELD if len(against) >= roster.quorum else None
             about = charge.accuser, charge.target, charge.kind, charge.step, charge.part
             judgements.append(Judgement(*about, attempt, decided, charge.message, state))
     return tuple(judgements)
@@ -270,7 +272,9 @@ class Trials:
         disclosed to some only; or it is none, and no quorum finds one (SPEC A7). An owner that accuses a reporter casts no doubt
         on its own aggregate: else it could disclose to half of the jury and make the model stand still (SPEC G2)."""
         doubted, empty = self._doubted.get(attempt, (frozenset(), frozenset()))
-        judged = (j for j in self.judgements if j.attempt == attempt and j.kind == Kind.AGGREGATE and j.part in doubted)
+        judged = (
+            j for j in self.judgements if j.attempt == attempt and j.kind == ChargeKind.AGGREGATE and j.part in doubted
+        )
         return any(j.verdict is None or j.part in empty for j in judged)
 
     def strike(self, silent: frozenset[PeerId]) -> None:
@@ -301,8 +305,8 @@ class Trials:
         self._doubted[attempt] = docket.doubted, docket.empty
         shows = {j.part for j in new if j.banned is not None}  # other parts prove no ban, and are large
         self.disclosed = tuple(one for one in self.disclosed if one.attempt != attempt or one.part in shows)
-        cheated = {j.banned for j in new if j.banned is not None and j.kind == Kind.AGGREGATE}
-        withheld = {PeerId(j.target) for j in new if j.verdict == Verdict.WITHHELD}
+        cheated = {j.banned for j in new if j.banned is not None and j.kind == ChargeKind.AGGREGATE}
+        withheld = {PeerId(j.target) for j in new if j.verdict == GuiltySide.WITHHELD}
         if cheated or withheld:
             self.strike(frozenset(cheated | withheld))
             raise AttemptAborted(cheated | withheld)
@@ -310,19 +314,21 @@ class Trials:
     def convict_equivocators(self, equivocations: Equivocations) -> None:
         """Ban equivocators without a vote: two signed messages for one slot prove the lie (SPEC Q6)."""
         for peer, (slot, _, _) in sorted(equivocations.items()):
-            kind = Kind.EQUIVOCATION
-            self.judgements += (Judgement(None, peer, kind, slot.step, None, slot.attempt, Verdict.ACCUSED),)
+            kind = ChargeKind.EQUIVOCATION
+            self.judgements += (Judgement(None, peer, kind, slot.step, None, slot.attempt, GuiltySide.ACCUSED),)
 
     def owed_audits(self, roles: Roles, due: PendingAudits) -> tuple[tuple[Owed, ...], tuple[PeerId, ...]]:
         """Audits of earlier steps that the next one deals: those that came to nothing, since their auditor was not heard or their
         trial dismissed (SPEC R7), and those beside a liar's (SPEC R8). Also the targets of audits dealt too often."""
         dismissed = {
-            Audit(PeerId(j.target), j.step) for j in self.judgements if j.kind in AUDIT_KINDS and j.verdict is None
+            AuditDuty(PeerId(j.target), j.step) for j in self.judgements if j.kind in AUDIT_KINDS and j.verdict is None
         }
         done = {audit for auditor in self._auditors or () for audit in roles.audits.get(auditor, ())} - dismissed
         dealt = {audit for audits in roles.audits.values() for audit in audits}
-        dealt |= {Audit(PeerId(owed.target), owed.step) for owed in due.owed}  # some may have had no possible auditor
-        before = {Audit(PeerId(owed.target), owed.step): owed.times for owed in due.owed}
+        dealt |= {
+            AuditDuty(PeerId(owed.target), owed.step) for owed in due.owed
+        }  # some may have had no possible auditor
+        before = {AuditDuty(PeerId(owed.target), owed.step): owed.times for owed in due.owed}
         gone = self.banned | set(self._roster.banned)
         times = dict.fromkeys(self._beside_liars(roles, due), 1)
         times |= {audit: before.get(audit, 0) + 1 for audit in dealt - done}
@@ -331,7 +337,7 @@ class Trials:
         too_often = {audit.target for audit, often in wanted.items() if often > MOST_OWED}
         return tuple(sorted(owed)), tuple(sorted(too_often))
 
-    def _beside_liars(self, roles: Roles, due: PendingAudits) -> set[Audit]:
+    def _beside_liars(self, roles: Roles, due: PendingAudits) -> set[AuditDuty]:
         """Audits of everyone who contributed in a step of which a liar was convicted: its colluders told their lies in that step
         before anyone could know who would be audited. Where everyone has just audited that step, there is nothing to repeat: nor
         in the closing step, in which all are auditors, and no part has an owner (SPEC U4)."""
@@ -339,10 +345,10 @@ class Trials:
             j.banned for j in self.judgements if j.kind in AUDIT_KINDS and (j.target, j.step) == (j.banned, due.step)
         }
         together = convicted & set(due.contributors) and roles.validators and roles.owners
-        return {Audit(peer, due.step) for peer in due.contributors} if together else set()
+        return {AuditDuty(peer, due.step) for peer in due.contributors} if together else set()
 
 
-def _voters(voters: Tally, verdict: Verdict) -> set[PeerId]:
+def _voters(voters: Tally, verdict: GuiltySide) -> set[PeerId]:
     """Voters for a verdict on work of this very step, whose ballots name no state."""
     return voters.get((verdict, NO_BASIS), set())
 

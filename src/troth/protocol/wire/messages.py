@@ -55,7 +55,7 @@ class Phase(IntEnum):
     RESTART = 10
 
 
-class Kind(IntEnum):
+class ChargeKind(IntEnum):
     """The fault that a charge is about."""
 
     GRADIENT = 1  # the gradient committed to in an earlier step does not follow from the public seed
@@ -67,7 +67,7 @@ class Kind(IntEnum):
     EQUIVOCATION = 7  # two different messages for one slot, both signed: no vote is needed
 
 
-class Verdict(IntEnum):
+class GuiltySide(IntEnum):
     """The side that a juror finds guilty."""
 
     ACCUSED = 1
@@ -172,7 +172,7 @@ class Accusation(_Message, frozen=True):
     """A claim that one signed message of the target is wrong (SPEC T1)."""
 
     target: Bytes32
-    kind: Kind
+    kind: ChargeKind
     step: Step  # the work of this step is disputed
     part: Part | None = None  # the part that the report is about, if the kind is REPORT
     message: Bytes32 = NO_BASIS  # digest of the accused message (SPEC E2)
@@ -193,10 +193,10 @@ class Ballot(_Message, frozen=True):
 
     accuser: Bytes32 | None
     target: Bytes32
-    kind: Kind
+    kind: ChargeKind
     step: Step
     part: Part | None
-    verdict: Verdict
+    verdict: GuiltySide
     message: Bytes32 = NO_BASIS  # digest of the judged message, as the charge names it
     state: Bytes32 = NO_BASIS  # content of the state that the work was repeated at, where records chain it (SPEC U5)
 

@@ -1,7 +1,8 @@
 """The phases of a step, one row each: message, time allowed, and the phases that may follow.
 
-A new phase is a member of `Phase`, a message type in the union `Message`, a row here, and a forgery in `attacks/wire/lies.py`.
-The size bound of a message follows from its type. Numbers of phases are signed: to renumber them is another wire format.
+A new phase is a member of `Phase`, a message type in the union `Message`, a row here, and a forgery in
+`workshop/attacks/lies.py`. The size bound of a message follows from its type.
+Numbers of phases are signed: to renumber them is another wire format.
 """
 
 from collections.abc import Mapping

@@ -8,28 +8,26 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-from troth.pinned import PinnedCode
-from troth.plugins import find, made, subclass_of
+from troth.plugins import PinnedCode, find, made, subclass_of
 from troth.specs import LazyTable, convert_options, file_of
-from troth.training import file_reads
-from troth.training.errors import TaskError
-from troth.training.task import Task
+from troth.training import determinism
+from troth.training.task import Task, TaskError
 
 TASKS = LazyTable[type[Task]](
     {
-        "digits": "troth.training.tasks.digits:Digits",
-        "digits-cnn": "troth.training.tasks.digits:DigitsCNN",
-        "quadratic": "troth.training.tasks.quadratic:Quadratic",
-        "factors": "troth.training.tasks.factors:Factors",
+        "digits": "troth.training.tasks.small_images:Digits",
+        "digits-cnn": "troth.training.tasks.small_images:DigitsCNN",
+        "quadratic": "troth.training.tasks.synthetic:Quadratic",
+        "factors": "troth.training.tasks.synthetic:Factors",
         "non-convex": "troth.training.tasks.synthetic:NonConvex",
         "convex": "troth.training.tasks.synthetic:Convex",
         "strongly-convex": "troth.training.tasks.synthetic:StronglyConvex",
-        "cnn": "troth.training.tasks.cnn:CNN",
-        "mnist-cnn": "troth.training.tasks.mnist_cnn:MnistCNN",
-        "resnet18": "troth.training.tasks.resnet18:ResNet18",
-        "resnet20": "troth.training.tasks.resnet20:ResNet20",
-        "char-transformer": "troth.training.tasks.char_transformer:CharTransformer",
-        "albert": "troth.training.tasks.albert:Albert",
+        "cnn": "troth.training.tasks.small_images:CNN",
+        "mnist-cnn": "troth.training.tasks.small_images:MnistCNN",
+        "resnet18": "troth.training.tasks.resnet:ResNet18",
+        "resnet20": "troth.training.tasks.resnet:ResNet20",
+        "char-transformer": "troth.training.tasks.text:CharTransformer",
+        "albert": "troth.training.tasks.text:Albert",
     }
 )
 COMMON_OPTIONS: dict[str, Any] = {  # of every task, with their types
@@ -44,7 +42,7 @@ DATA, DATA_VARIABLE = (
 TASK_PLUGINS = "troth.tasks"  # entry points of installed packages
 TASK = subclass_of(Task, "task", "a complete subclass of troth.training.Task, or an object of one")
 
-_read_at_load: dict[Path, file_reads.Reads] = {}  # by the task's file
+_read_at_load: dict[Path, determinism.Reads] = {}  # by the task's file
 
 
 def make_task(spec: str, folder: Path | None = None, code: PinnedCode | None = None) -> Task:
@@ -55,7 +53,7 @@ def make_task(spec: str, folder: Path | None = None, code: PinnedCode | None = N
     (`Manifest.make_task`). Every task takes the options of `COMMON_OPTIONS` too. In an option `{data}` stands for the folder
     that TROTH_DATA names; never in the name of a file, which would then be another one than was looked at.
     """
-    with file_reads.recording() as reads:  # a file may read its data while it is loaded
+    with determinism.recording() as reads:  # a file may read its data while it is loaded
         thing, options = find(spec, TASK, TASKS, TASK_PLUGINS, folder, code)
         options = {name: _placed(value, spec) for name, value in options.items()}
         common = {name: options.pop(name) for name in COMMON_OPTIONS if name in options and name not in _fields(thing)}
@@ -64,7 +62,7 @@ def make_task(spec: str, folder: Path | None = None, code: PinnedCode | None = N
         # Once in a process: a second task out of the same file has read as much.
         place = ((folder or Path()) / file).resolve()
         reads = _read_at_load[place] = _read_at_load.get(place, {}) | reads
-    file_reads.remember(task, reads)
+    determinism.remember(task, reads)
     return task if folder is None else _with_data_in(task, folder)
 
 

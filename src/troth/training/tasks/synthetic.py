@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from troth.crypto import Stream
+from troth.crypto import Stream, stream
 from troth.training.task import Batch, Model, Task
 
 # D coordinates
@@ -131,3 +131,119 @@ class _Point(nn.Module):
 
     def forward(self) -> Tensor:
         return self.x
+
+
+# A quadratic bowl with known optimum, known curvature and known noise: what theory is held against.
+
+
+@dataclass(frozen=True)
+class Quadratic(Task):
+    """½·Σ a_j (x_j − x*_j)² with gradient noise of norm `noise`; the optimum x* has norm 1"""
+
+    dimension: int = 1000
+    condition: float = 10.0  # curvatures a_j run evenly from 1/condition to 1
+    noise: float = 0.1
+
+    rate = 0.1
+    tau = 0.1
+
+    def __post_init__(self) -> None:
+        if self.dimension < 1 or self.condition < 1 or self.noise < 0:
+            raise ValueError(f"needs dimension ≥ 1, condition ≥ 1 and noise ≥ 0, got {self}")
+
+    def model(self) -> nn.Module:
+        return _PointInABowl(self.dimension)
+
+    def initialise(self, model: nn.Module, draw: Stream) -> None:
+        pass  # a point starts at the origin, at distance 1 from the optimum
+
+    def batch(self, draw: Stream) -> Batch:
+        return {"noise": torch.from_numpy(draw.normal(self.dimension) / sqrt(self.dimension)).float()}
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        away_D = model() - self.optimum().to(batch["noise"])
+        curvature_D = self.curvature().to(batch["noise"])
+        loss: Tensor = 0.5 * (curvature_D * away_D * away_D).sum() + self.noise * (batch["noise"] * away_D).sum()
+        return loss
+
+    def evaluate(self, model: Model) -> dict[str, float]:
+        away_D = model().double() - self.optimum().double()
+        return {
+            "loss": float(0.5 * (self.curvature().double() * away_D * away_D).sum()),
+            "distance": float(away_D.norm()),
+        }
+
+    def curvature(self) -> Tensor:
+        return torch.linspace(1 / self.condition, 1.0, self.dimension)
+
+    def optimum(self) -> Tensor:
+        direction_D = torch.from_numpy(stream(0, "quadratic", "optimum").normal(self.dimension))
+        return torch.nn.functional.normalize(direction_D, dim=0).float()
+
+
+class _PointInABowl(nn.Module):
+    """A model that is its one parameter."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(dimension))
+
+    def forward(self) -> Tensor:
+        return self.x
+
+
+# A product of two vectors, one of them zero at first: gradients with parts of nothing but zeros, and sparse ones.
+
+
+@dataclass(frozen=True)
+class Factors(Task):
+    """½·Σ (u_j·w_j − x*_j)² with u zero and w one at first; each batch sees a share of the coordinates"""
+
+    dimension: int = 1000  # of u and w together, so it is even
+    seen: float = 0.5  # the share of coordinates that a batch touches
+    noise: float = 0.1
+
+    rate = 0.1
+    tau = 0.1
+
+    def __post_init__(self) -> None:
+        if self.dimension < 2 or self.dimension % 2 or not 0 < self.seen <= 1 or self.noise < 0:
+            raise ValueError(f"needs an even dimension ≥ 2, 0 < seen ≤ 1 and noise ≥ 0, got {self}")
+
+    def model(self) -> nn.Module:
+        return _Product(self.dimension // 2)
+
+    def initialise(self, model: nn.Module, draw: Stream) -> None:
+        pass  # as LoRA does: one factor is zero, so the other has no gradient in the first step
+
+    def batch(self, draw: Stream) -> Batch:
+        half = self.dimension // 2
+        return {
+            "seen": torch.from_numpy(draw.uniform(half) < self.seen).float(),
+            "noise": torch.from_numpy(draw.normal(half) / sqrt(half)).float(),
+        }
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        away_H = model() - self.optimum().to(batch["noise"])
+        loss: Tensor = (batch["seen"] * (0.5 * away_H * away_H + self.noise * batch["noise"] * away_H)).sum()
+        return loss
+
+    def evaluate(self, model: Model) -> dict[str, float]:
+        away_H = model().double() - self.optimum().double()
+        return {"loss": float(0.5 * (away_H * away_H).sum()), "distance": float(away_H.norm())}
+
+    def optimum(self) -> Tensor:
+        direction_H = torch.from_numpy(stream(0, "factors", "optimum").normal(self.dimension // 2))
+        return torch.nn.functional.normalize(direction_H, dim=0).float()
+
+
+class _Product(nn.Module):
+    """Two factors, multiplied coordinate by coordinate."""
+
+    def __init__(self, half: int) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.zeros(half))
+        self.w = nn.Parameter(torch.ones(half))
+
+    def forward(self) -> Tensor:
+        return self.u * self.w

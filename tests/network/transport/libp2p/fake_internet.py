@@ -13,12 +13,16 @@ from typing import Any
 import msgspec
 
 from troth.crypto.identity import PeerId
-from troth.network.transport.libp2p.bindings import Hivemind
-from troth.network.transport.libp2p.control import DaemonError, Stream
-from troth.network.transport.libp2p.daemon import DaemonOptions
-from troth.network.transport.libp2p.multiaddr import id_of_name, libp2p_id, libp2p_name, peer_of_libp2p
-from troth.network.transport.libp2p.node import NodeSetup
-from troth.network.transport.libp2p.peer_record import dht_id
+from troth.network.transport.libp2p_addresses import (
+    Hivemind,
+    dht_id,
+    id_of_name,
+    libp2p_id,
+    libp2p_name,
+    peer_of_libp2p,
+)
+from troth.network.transport.libp2p_daemon import DaemonError, DaemonOptions, DaemonStream
+from troth.network.transport.libp2p_node import NodeSetup
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ class FakeNode:
         if other is None or not (relayed or set(addresses) & set(other.listen)):
             raise DaemonError("Connect failed. msg=nobody there")
 
-    async def open_stream(self, peer: PeerId, protocol: str, within_s: float) -> Stream:
+    async def open_stream(self, peer: PeerId, protocol: str, within_s: float) -> DaemonStream:
         near, far = socket.socketpair()
         other = self._internet.nodes[libp2p_id(peer)]
         reader, writer = await asyncio.open_unix_connection(sock=far)
@@ -132,7 +136,7 @@ class FakeNode:
         task = asyncio.ensure_future(other.setup.on_stream(other.control, info, reader, writer))  # type: ignore[arg-type]
         other._serving.add(task)
         task.add_done_callback(other._serving.discard)
-        return Stream(peer, *await asyncio.open_unix_connection(sock=near))
+        return DaemonStream(peer, *await asyncio.open_unix_connection(sock=near))
 
     async def protect(self, peer: PeerId) -> None:
         pass

@@ -5,15 +5,15 @@ import pytest
 from troth.crypto import Identity
 from troth.errors import OperatorError
 from troth.network.transport.base import ListenError, UnreachableError
-from troth.network.transport.libp2p.addresses import (
+from troth.network.transport.libp2p import Libp2pOptions
+from troth.network.transport.libp2p_addresses import libp2p_name
+from troth.network.transport.libp2p_node import (
     dial_multiaddr,
     entrances_of,
     listen_multiaddr,
     require_peer_id,
     with_real_port,
 )
-from troth.network.transport.libp2p.multiaddr import libp2p_name
-from troth.network.transport.libp2p.transport import Libp2pOptions
 
 ALICE, MALLORY = Identity.from_secret(b"a" * 32), Identity.from_secret(b"m" * 32)
 HOME = "/ip4/203.0.113.5/tcp/4001"

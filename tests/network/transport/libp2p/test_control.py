@@ -3,7 +3,7 @@
 import pytest
 
 from troth.crypto import Identity
-from troth.network.transport.libp2p.control import DaemonError, in_words, protobuf_fields
+from troth.network.transport.libp2p_daemon import DaemonError, in_words, protobuf_fields
 
 
 def test_a_relays_terms_are_read() -> None:

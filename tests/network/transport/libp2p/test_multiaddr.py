@@ -3,8 +3,7 @@
 import pytest
 
 from troth.crypto import Identity
-from troth.network.transport.libp2p.daemon import key_protobuf
-from troth.network.transport.libp2p.multiaddr import (
+from troth.network.transport.libp2p_addresses import (
     dialable,
     encode_multiaddr,
     id_of_name,
@@ -13,6 +12,7 @@ from troth.network.transport.libp2p.multiaddr import (
     listenable,
     peer_of_libp2p,
 )
+from troth.network.transport.libp2p_daemon import key_protobuf
 
 NAME = "12D3KooWBtg3aaRMjxwedh83aGiUkwSxDwUZkzuJcfaqUmo7R3pq"
 MALLORY = Identity.from_secret(b"m" * 32)

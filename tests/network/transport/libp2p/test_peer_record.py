@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from troth.crypto import Digest, Identity, PeerId
-from troth.network.transport.libp2p import peer_record as peer_record
-from troth.network.transport.libp2p.multiaddr import libp2p_name
-from troth.network.transport.libp2p.peer_record import (
+from troth.network.transport import libp2p_addresses as peer_record
+from troth.network.transport.libp2p_addresses import (
     LASTS_S,
     LONGEST_S,
     MOST_ADDRESSES,
@@ -20,6 +19,7 @@ from troth.network.transport.libp2p.peer_record import (
     dht_id,
     dht_key,
     encode_peer_record,
+    libp2p_name,
     worth_telling,
 )
 

@@ -11,12 +11,10 @@ from tests.network.transport.endpoints import LIMITS, anyone, run, until
 from tests.network.transport.libp2p.fake_internet import HIVEMIND, FakeRecord, Internet
 from troth.crypto import Digest, Identity
 from troth.crypto.identity import PeerId
+from troth.network.transport import libp2p, libp2p_node
 from troth.network.transport.base import Lane, ListenError, LocalPeer, TransportClosedError, UnreachableError
-from troth.network.transport.libp2p import discovery
-from troth.network.transport.libp2p import transport as libp2p
-from troth.network.transport.libp2p.multiaddr import libp2p_id, libp2p_name
-from troth.network.transport.libp2p.peer_record import LASTS_S, dht_key, encode_peer_record
-from troth.network.transport.libp2p.transport import Libp2pOptions, Libp2pTransport
+from troth.network.transport.libp2p import Libp2pOptions, Libp2pTransport
+from troth.network.transport.libp2p_addresses import LASTS_S, dht_key, encode_peer_record, libp2p_id, libp2p_name
 
 RUN = Digest(b"r" * 32)
 ALICE, BOB = Identity.from_secret(b"a" * 32), Identity.from_secret(b"b" * 32)
@@ -28,7 +26,7 @@ def internet(monkeypatch: pytest.MonkeyPatch) -> Internet:
     internet = Internet()
     monkeypatch.setattr(libp2p, "load_hivemind", lambda: HIVEMIND)
     monkeypatch.setattr(libp2p, "_UPKEEP_EVERY_S", 0.02)
-    monkeypatch.setattr("troth.network.transport.libp2p.transport.Libp2pNode.start", internet.start)
+    monkeypatch.setattr("troth.network.transport.libp2p.Libp2pNode.start", internet.start)
     return internet
 
 
@@ -170,7 +168,7 @@ def test_a_member_that_has_not_heard_of_the_newcomer_yet_is_asked_again(internet
 def test_a_record_published_alone_is_published_again_when_an_initial_peer_is_there(
     internet: Internet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(discovery, "_REJOIN_S", 0.02)
+    monkeypatch.setattr(libp2p_node, "_REJOIN_S", 0.02)
 
     async def main() -> None:
         entrance = f"/ip4/127.0.0.1/tcp/4100/p2p/{libp2p_name(ALICE.peer)}"

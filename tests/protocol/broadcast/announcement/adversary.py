@@ -12,7 +12,7 @@ from tests.protocol.broadcast.announcement.openings import Openings
 from tests.protocol.broadcast.announcement.second_view_lies import SecondViewLies, Signed
 from tests.protocol.broadcast.announcement.setting import DELTA, INSTANT, SLOT, Key, sealed
 from troth.crypto import PeerId, blob_digest
-from troth.protocol.broadcast.agreement import chain_bytes, view_bytes, with_chain
+from troth.protocol.broadcast.announcement import chain_bytes, view_bytes, with_chain
 from troth.protocol.wire.frames import Agreement as Frame
 from troth.protocol.wire.frames import Certificate, Chained, View
 from troth.protocol.wire.messages import MOST_MEMBERS

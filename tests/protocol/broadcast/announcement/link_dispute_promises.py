@@ -9,7 +9,7 @@ from tests.protocol.broadcast.announcement.promises import Promise, agreement, b
 from tests.protocol.broadcast.announcement.setting import DELTA
 from troth.crypto import PeerId
 from troth.protocol.core.roster import Roster
-from troth.protocol.step.link_disputes import LinkDisputes
+from troth.protocol.step.conclude import LinkDisputes
 from troth.protocol.wire.messages import Accuse, Announced, Envelope
 
 _STEP = 5  # of the Accuse in which everyone names whom it did not hear; all disputes are older

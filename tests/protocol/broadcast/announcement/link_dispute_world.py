@@ -12,8 +12,7 @@ from tests.protocol.broadcast.announcement.setting import DELTA, INSTANT, SLOT, 
 from tests.protocol.broadcast.announcement.world import AnnouncementWorld, HonestMember
 from tests.protocol.channel_internals import enter_attempt, hear_packet, run_announcement, send_frames_of
 from troth.crypto import Identity, PeerId
-from troth.protocol.broadcast.agreement import view_bytes
-from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.announcement import Announcement, view_bytes
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.wire.frames import Agreement as Frame

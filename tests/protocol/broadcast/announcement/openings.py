@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from tests.protocol.broadcast.announcement.second_view_lies import Signed
 from tests.protocol.broadcast.announcement.setting import DELTA, EARLIER_SLOT, INSTANT, KEY_OF, SLOT, Key, sealed
 from troth.crypto import blob_digest
-from troth.protocol.broadcast.agreement import chain_bytes, values_digest, view_bytes
+from troth.protocol.broadcast.announcement import chain_bytes, values_digest, view_bytes
 from troth.protocol.wire.frames import Agreement as Frame
 from troth.protocol.wire.frames import Certificate, Chained, Value, View
 from troth.protocol.wire.messages import Envelope

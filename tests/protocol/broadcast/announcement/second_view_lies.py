@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from tests.protocol.broadcast.announcement.setting import DELTA, EARLIER_SLOT, INSTANT, SLOT, Key
 from troth.crypto import blob_digest
-from troth.protocol.broadcast.agreement import values_digest, view_bytes
+from troth.protocol.broadcast.announcement import values_digest, view_bytes
 from troth.protocol.wire.frames import Agreement as Frame
 from troth.protocol.wire.frames import Certificate, Relayed, View
 

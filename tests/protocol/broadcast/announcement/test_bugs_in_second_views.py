@@ -8,8 +8,7 @@ import pytest
 from tests.protocol.broadcast.announcement.promises import broken
 from tests.protocol.broadcast.announcement.world import AnnouncementWorld
 from troth.crypto import PeerId
-from troth.protocol.broadcast.agreement import Decision, proves, values_digest, view_bytes
-from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.announcement import Announcement, Decision, proves, values_digest, view_bytes
 from troth.protocol.wire.frames import Certificate, View
 
 

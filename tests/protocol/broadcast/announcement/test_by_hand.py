@@ -8,8 +8,7 @@ import pytest
 
 from tests.protocol.broadcast.announcement.setting import DELTA, EARLIER_SLOT, KEYS, SLOT, CheapPrimitives, Key, sealed
 from troth.crypto import Identity, blob_digest
-from troth.protocol.broadcast.agreement import Timing, chain_bytes, view_bytes
-from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.announcement import Announcement, Timing, chain_bytes, view_bytes
 from troth.protocol.wire.frames import Agreement as Frame
 from troth.protocol.wire.frames import Certificate, Chained, Value, View
 from troth.protocol.wire.messages import MOST_MEMBERS

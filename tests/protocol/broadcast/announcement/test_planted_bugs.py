@@ -12,8 +12,7 @@ from tests.protocol.broadcast.announcement.link_dispute_world import LinkDispute
 from tests.protocol.broadcast.announcement.promises import broken
 from tests.protocol.broadcast.announcement.world import AnnouncementWorld
 from troth.crypto import PeerId
-from troth.protocol.broadcast.agreement import Seen, chain_bytes, view_bytes
-from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.announcement import Announcement, Seen, chain_bytes, view_bytes
 from troth.protocol.core.channel import Blame
 from troth.protocol.wire.frames import Agreement as Frame
 from troth.protocol.wire.frames import Certificate, Chained, Value

@@ -7,8 +7,7 @@ from typing import cast
 from tests.protocol.broadcast.announcement.setting import DELTA, KEYS, SLOT, CheapPrimitives, Key, sealed
 from tests.protocol.channel_internals import begin_announcement, enter_attempt, hear_packet
 from troth.crypto import Identity, PeerId
-from troth.protocol.broadcast.agreement import Timing, view_bytes
-from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.announcement import Announcement, Timing, view_bytes
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.wire.frames import Certificate, Packet, Value, View, decode_packet, encode_packet

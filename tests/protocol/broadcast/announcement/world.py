@@ -18,8 +18,7 @@ import msgspec
 from tests.protocol.broadcast.announcement.adversary import Adversary
 from tests.protocol.broadcast.announcement.setting import DELTA, INSTANT, KEYS, SLOT, CheapPrimitives, Key, sealed
 from troth.crypto import Identity, PeerId
-from troth.protocol.broadcast.agreement import Decision, Timing, rounds
-from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.announcement import Announcement, Decision, Timing, rounds
 from troth.protocol.wire.frames import Agreement as Frame
 from troth.protocol.wire.messages import Envelope
 

@@ -6,7 +6,7 @@ from random import Random
 from tests.protocol.samples import announced, roster_with_disputes
 from troth.crypto import Identity, derive
 from troth.protocol.core.roster import Roster
-from troth.protocol.step.link_disputes import LinkDisputes
+from troth.protocol.step.conclude import LinkDisputes
 from troth.protocol.wire.messages import Accuse, Announced
 
 PEERS = sorted(Identity.from_secret(derive(0, "quarrel", k)).peer for k in range(7))

@@ -7,18 +7,12 @@ from msgspec import structs
 
 from tests.protocol.scripted_world import FIRST_LYING_STEP, LiarLink, LiarScript, WorldRun, peer_ids, plan, run_world
 from tests.protocol.step.disputes.lying_scripts import LIAR, VICTIM, KeepsFromOne
-from troth.attacks.wire.lies import signed_view
 from troth.crypto import PeerId, Slot, blob_digest
-from troth.protocol.broadcast.agreement import chain_bytes
-from troth.protocol.wire.frames import (
-    Certificate,
-    Chained,
-    Packet,
-    Value,
-    View,
-)
+from troth.protocol.broadcast.announcement import chain_bytes
+from troth.protocol.wire.frames import Certificate, Chained, Packet, Value, View
 from troth.protocol.wire.messages import Accuse, Envelope, Message, Phase
-from troth.simulation.chaos.faults import Network
+from troth.workshop.attacks.lies import signed_view
+from troth.workshop.chaos.plan import Network
 
 
 class _NamesNobody(LiarScript):

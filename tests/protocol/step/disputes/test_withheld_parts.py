@@ -9,7 +9,7 @@ from tests.protocol.step.disputes.lying_scripts import LIAR, VICTIM, KeepsFromOn
 from troth.crypto import PeerId, Slot
 from troth.protocol.wire.frames import BlobSent, Packet, PartSent, PartShown
 from troth.protocol.wire.messages import Clip, Message, Reveal
-from troth.simulation.chaos.faults import Network
+from troth.workshop.chaos.plan import Network
 
 
 def test_a_part_withheld_from_one_owner_costs_one_attempt() -> None:

@@ -15,7 +15,7 @@ from troth.evidence.verify import verify_ban
 from troth.protocol.core.channel import AttemptView, Disclose, Exchange, ForwardingChannel, Said
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.roles import draw_roles
-from troth.protocol.step.audits import Finding, audit
+from troth.protocol.step.audits import AuditFinding, audit
 from troth.protocol.step.trials import Charge, audit_ballots
 from troth.protocol.wire.messages import (
     NO_BASIS,
@@ -23,14 +23,14 @@ from troth.protocol.wire.messages import (
     Accuse,
     Announced,
     Ballot,
-    Kind,
+    ChargeKind,
+    GuiltySide,
     Message,
     Report,
     ReportNumbers,
-    Verdict,
     Vote,
 )
-from troth.simulation import ProtocolSimulation
+from troth.workshop.simulation import ProtocolSimulation
 
 
 def run_now(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -45,10 +45,10 @@ def test_a_wrong_accusation_is_of_a_message_that_was_never_sent(attacked: Protoc
     """[E1, T3] The target did lie, but not in the message that the accuser names: the accuser made it up."""
     honest, kept = attacked.peers[attacked.honest[0]], last_audit_record(attacked)
     target = kept.contributors[0]
-    guilty = Finding(Digest(bytes(32)), fits=False, report_error=math.inf, deviation=None)
+    guilty = AuditFinding(Digest(bytes(32)), fits=False, report_error=math.inf, deviation=None)
     right = honest.tools.digest(kept.commits[target].envelope.payload)
-    for message, verdict in ((right, Verdict.ACCUSED), (NO_BASIS, Verdict.ACCUSER)):
-        charge = Charge(KEYS[0], target, Kind.GRADIENT, kept.step, None, message)
+    for message, verdict in ((right, GuiltySide.ACCUSED), (NO_BASIS, GuiltySide.ACCUSER)):
+        charge = Charge(KEYS[0], target, ChargeKind.GRADIENT, kept.step, None, message)
         (ballot,) = audit_ballots(kept, charge, guilty, honest.tools)
         assert (ballot.verdict, ballot.message) == (verdict, message)
 
@@ -58,25 +58,25 @@ def test_an_owner_that_named_the_reporter_covered_nobody(attacked: ProtocolSimul
     honest, kept = attacked.peers[attacked.honest[0]], last_audit_record(attacked)
     target = kept.contributors[0]
     part = next(part for part, owner in enumerate(kept.owners) if owner in kept.accuses.keys() - {target})
-    wrong = Finding(Digest(bytes(32)), fits=True, report_error=1.0, deviation=None, covered=(part,))
+    wrong = AuditFinding(Digest(bytes(32)), fits=True, report_error=1.0, deviation=None, covered=(part,))
     message = honest.tools.digest(kept.reports[target].envelope.payload)
-    charge = Charge(KEYS[0], target, Kind.AUDITED_REPORT, kept.step, None, message)
+    charge = Charge(KEYS[0], target, ChargeKind.AUDITED_REPORT, kept.step, None, message)
     owner = kept.owners[part]
 
     def ballots(*accusations: Accusation) -> list[Ballot]:
         accuse = announced(owner, Accuse(accusations, bytes(32)))
         spoke = dataclasses.replace(kept, accuses={**kept.accuses, owner: accuse})
-        covered = Charge(None, owner, Kind.COVER, kept.step, part, honest.tools.digest(accuse.envelope.payload))
+        covered = Charge(None, owner, ChargeKind.COVER, kept.step, part, honest.tools.digest(accuse.envelope.payload))
         return [
             ballot for ballot in audit_ballots(spoke, charge, wrong, honest.tools) if ballot == covered.ballot(True)
         ]
 
-    assert ballots(Accusation(target, Kind.REPORT, kept.step, part, message)) == []
+    assert ballots(Accusation(target, ChargeKind.REPORT, kept.step, part, message)) == []
     assert len(ballots()) == 1
     for other in (
-        Accusation(target, Kind.REPORT, kept.step, part + 1, message),
-        Accusation(owner, Kind.REPORT, kept.step, part, message),
-        Accusation(target, Kind.REPORT, kept.step, part, NO_BASIS),  # nobody hears that
+        Accusation(target, ChargeKind.REPORT, kept.step, part + 1, message),
+        Accusation(owner, ChargeKind.REPORT, kept.step, part, message),
+        Accusation(target, ChargeKind.REPORT, kept.step, part, NO_BASIS),  # nobody hears that
     ):
         assert len(ballots(other)) == 1
 
@@ -105,9 +105,9 @@ def test_a_lie_in_the_last_bit_is_found(attacked: ProtocolSimulation) -> None:
     nudged_D = right_D.nextafter(right_D + 1)  # one number alone may leave the gradient as it is, by rounding
     elsewhere = dataclasses.replace(kept, training=dataclasses.replace(kept.training, parameters_D=nudged_D))
     finding = run_now(audit(honest, elsewhere, target))
-    assert finding.accusation(bits_count=True) == Kind.GRADIENT
-    assert finding.guilty_of(Kind.GRADIENT)
-    assert not finding.guilty_of(Kind.AUDITED_REPORT), "it is tried for what it was accused of"
+    assert finding.accusation(bits_count=True) == ChargeKind.GRADIENT
+    assert finding.guilty_of(ChargeKind.GRADIENT)
+    assert not finding.guilty_of(ChargeKind.AUDITED_REPORT), "it is tried for what it was accused of"
 
 
 def test_a_lie_in_the_report_is_found(attacked: ProtocolSimulation) -> None:
@@ -123,9 +123,9 @@ def test_a_lie_in_the_report_is_found(attacked: ProtocolSimulation) -> None:
     projections[0, 0] += 1e-6 * numbers.norms_P[0]
     lie = announced(target, Report(ReportNumbers(numbers.lengths_P, numbers.norms_P, projections).pack()))
     finding = run_now(audit(honest, dataclasses.replace(kept, reports={**kept.reports, target: lie}), target))
-    assert (finding.accusation(bits_count=True), finding.covered) == (Kind.AUDITED_REPORT, (0,))
-    assert finding.guilty_of(Kind.AUDITED_REPORT)
-    assert not finding.guilty_of(Kind.GRADIENT)
+    assert (finding.accusation(bits_count=True), finding.covered) == (ChargeKind.AUDITED_REPORT, (0,))
+    assert finding.guilty_of(ChargeKind.AUDITED_REPORT)
+    assert not finding.guilty_of(ChargeKind.GRADIENT)
 
 
 def test_colluders_who_vote_against_the_accuser_change_nothing(attacked: ProtocolSimulation) -> None:
@@ -163,7 +163,7 @@ class _FalseAccuser(ForwardingChannel):
         if isinstance(message, Accuse):
             state = self._simulation.states[self._me]
             roles = draw_roles(self._simulation.run, state.roster, state.randomness, state.pending_audits)
-            lies = tuple(Accusation(a.target, Kind.GRADIENT, a.step) for a in roles.audits.get(self._me, ()))
+            lies = tuple(Accusation(a.target, ChargeKind.GRADIENT, a.step) for a in roles.audits.get(self._me, ()))
             message = msgspec.structs.replace(message, accusations=lies)
         return await self._inner.announce(slot, message, view)
 
@@ -186,7 +186,7 @@ class _Disputing(ForwardingChannel):
             if self._me in owners:
                 victim = next(peer for peer in owners if peer in self._simulation.honest)
                 report = blob_digest(self._reports[victim].envelope.payload)
-                false = Accusation(victim, Kind.REPORT, slot.step, owners.index(self._me), report)
+                false = Accusation(victim, ChargeKind.REPORT, slot.step, owners.index(self._me), report)
                 message = msgspec.structs.replace(message, accusations=(false,))
         heard = await self._inner.announce(slot, message, view)
         if isinstance(message, Report):
@@ -218,8 +218,8 @@ def test_an_owner_that_lays_open_to_half_of_the_jury_does_not_stop_the_model() -
     for juror in simulation.honest[:2]:
         wrap_channel(simulation, juror, lambda inner: _Blind(inner, liars))
     seen = [decode_record(simulation.trace[-1]) for _ in zip(range(10), simulation.steps(), strict=False)]
-    judged = [j for record in seen for j in record.judgements if j.kind == Kind.AGGREGATE]
-    assert {j.verdict for j in judged} == {Verdict.WITHHELD}
+    judged = [j for record in seen for j in record.judgements if j.kind == ChargeKind.AGGREGATE]
+    assert {j.verdict for j in judged} == {GuiltySide.WITHHELD}
     assert {peer for record in seen for peer in record.struck} == liars == {PeerId(j.target) for j in judged}
     assert simulation.updates == 10
     assert simulation.agreement

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from troth.crypto import stream, tagged_hash
 from troth.protocol.core.parts import commit_parts, part_bounds
-from troth.protocol.step.deviation import ACCUSE, CONVICT, deviations
-from troth.protocol.step.reports import make_report
+from troth.protocol.step.audits import ACCUSE, CONVICT, deviations, make_report
 from troth.protocol.wire.messages import ReportNumbers
 from troth.protocol.wire.primitives import Primitives
 

@@ -22,12 +22,12 @@ from troth.crypto import PeerId
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.records import MOST_OWED, Judgement, Owed
-from troth.protocol.core.roles import Audit, PendingAudits, Roles, draw_roles
+from troth.protocol.core.roles import AuditDuty, PendingAudits, Roles, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.step.trials import AUDIT_KINDS, Trials
-from troth.protocol.wire.messages import Accuse, Announced, Kind, Verdict, Vote
-from troth.simulation import ProtocolSimulation
-from troth.simulation.lockstep.drop_outs import DropOut, DroppingChannel, PowerCutError
+from troth.protocol.wire.messages import Accuse, Announced, ChargeKind, GuiltySide, Vote
+from troth.workshop.simulation import ProtocolSimulation
+from troth.workshop.simulation.exchange import DropOut, DroppingChannel, PowerCutError
 
 
 def accuse_of(peer: PeerId) -> Announced:
@@ -54,7 +54,7 @@ def test_an_audit_is_done_if_its_auditor_was_heard(
 ) -> None:
     """[R7] Come to nothing up to three times: owed. Once more: said so, and dropped."""
     owed = tuple(sorted(owed))
-    audits = {KEYS[0]: (Audit(KEYS[2], STEP),), KEYS[1]: (Audit(KEYS[3], STEP), Audit(KEYS[4], STEP - 1))}
+    audits = {KEYS[0]: (AuditDuty(KEYS[2], STEP),), KEYS[1]: (AuditDuty(KEYS[3], STEP), AuditDuty(KEYS[4], STEP - 1))}
     roles = Roles(audits, KEYS[:2], KEYS[2:], (0, 1))
     due = PendingAudits(STEP, KEYS[2:], owed=(Owed(KEYS[4], STEP - 1, times),))
     trials = Trials(Roster(KEYS))
@@ -63,30 +63,35 @@ def test_an_audit_is_done_if_its_auditor_was_heard(
     trials.hear_audits({peer: accuse_of(peer) for peer in KEYS}, roles)  # audits are heard once
     assert trials.owed_audits(roles, due) == (owed, unaudited)
     guilty = {KEYS[2], KEYS[4]}
-    trials.judgements = tuple(Judgement(None, peer, Kind.COVER, STEP, 0, 0, Verdict.ACCUSED) for peer in sorted(guilty))
+    trials.judgements = tuple(
+        Judgement(None, peer, ChargeKind.COVER, STEP, 0, 0, GuiltySide.ACCUSED) for peer in sorted(guilty)
+    )
     left = tuple(audit for audit in owed if audit.target not in guilty)
     assert trials.owed_audits(roles, due) == (left, tuple(peer for peer in unaudited if peer not in guilty))
 
 
-@pytest.mark.parametrize("verdict", [None, Verdict.ACCUSER], ids=["dismissed", "decided"])
-def test_a_dismissed_audit_is_owed_too(verdict: Verdict | None) -> None:
+@pytest.mark.parametrize("verdict", [None, GuiltySide.ACCUSER], ids=["dismissed", "decided"])
+def test_a_dismissed_audit_is_owed_too(verdict: GuiltySide | None) -> None:
     """[R7, T4] Its auditor was heard, but too few jurors were: else one crash in the trial's step would free the liar."""
-    audits: dict[PeerId, tuple[Audit, ...]] = {KEYS[0]: (Audit(KEYS[2], STEP),), KEYS[1]: (Audit(KEYS[3], STEP),)}
+    audits: dict[PeerId, tuple[AuditDuty, ...]] = {
+        KEYS[0]: (AuditDuty(KEYS[2], STEP),),
+        KEYS[1]: (AuditDuty(KEYS[3], STEP),),
+    }
     roles, trials = Roles(audits, KEYS[:2], KEYS[2:], (0, 1)), Trials(Roster(KEYS))
     trials.hear_audits({peer: accuse_of(peer) for peer in KEYS}, roles)
-    trials.judgements = (Judgement(KEYS[0], KEYS[2], Kind.GRADIENT, STEP, None, 0, verdict),)
+    trials.judgements = (Judgement(KEYS[0], KEYS[2], ChargeKind.GRADIENT, STEP, None, 0, verdict),)
     due = PendingAudits(STEP, KEYS[2:])
     assert trials.owed_audits(roles, due) == ((FIRST, ()) if verdict is None else ((), ()))
 
 
 @pytest.mark.parametrize("kind", AUDIT_KINDS)
-def test_who_worked_beside_a_liar_is_audited_for_that_step(kind: Kind) -> None:
+def test_who_worked_beside_a_liar_is_audited_for_that_step(kind: ChargeKind) -> None:
     """[R8] All lied before anyone could know who would be audited. Who is banned already is left in peace."""
-    roles, trials = Roles({KEYS[0]: (Audit(KEYS[2], STEP),)}, KEYS[:1], KEYS[1:], (0, 1)), Trials(Roster(KEYS))
+    roles, trials = Roles({KEYS[0]: (AuditDuty(KEYS[2], STEP),)}, KEYS[:1], KEYS[1:], (0, 1)), Trials(Roster(KEYS))
     trials.hear_audits({peer: accuse_of(peer) for peer in KEYS}, roles)
     due = PendingAudits(STEP, KEYS[1:6])
     assert trials.owed_audits(roles, due) == ((), ())
-    trials.judgements = (Judgement(KEYS[0], KEYS[2], kind, STEP, None, 0, Verdict.ACCUSED),)
+    trials.judgements = (Judgement(KEYS[0], KEYS[2], kind, STEP, None, 0, GuiltySide.ACCUSED),)
     beside = tuple(Owed(peer, STEP, 1) for peer in sorted({*KEYS[1:6]} - {KEYS[2]}))
     assert trials.owed_audits(roles, due) == (beside, ())
 
@@ -94,19 +99,25 @@ def test_who_worked_beside_a_liar_is_audited_for_that_step(kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("judgement", "validators"),
     [
-        (Judgement(KEYS[0], KEYS[2], Kind.GRADIENT, STEP, None, 0, Verdict.ACCUSER), KEYS[:1]),  # an honest target
-        (Judgement(KEYS[0], KEYS[2], Kind.GRADIENT, STEP, None, 0, None), KEYS[:1]),
         (
-            Judgement(KEYS[0], KEYS[2], Kind.GRADIENT, STEP - 1, None, 0, Verdict.ACCUSED),
+            Judgement(KEYS[0], KEYS[2], ChargeKind.GRADIENT, STEP, None, 0, GuiltySide.ACCUSER),
+            KEYS[:1],
+        ),  # an honest target
+        (Judgement(KEYS[0], KEYS[2], ChargeKind.GRADIENT, STEP, None, 0, None), KEYS[:1]),
+        (
+            Judgement(KEYS[0], KEYS[2], ChargeKind.GRADIENT, STEP - 1, None, 0, GuiltySide.ACCUSED),
             KEYS[:1],
         ),  # nobody knows who else
-        (Judgement(None, KEYS[2], Kind.AGGREGATE, STEP + 1, 0, 0, Verdict.ACCUSED), KEYS[:1]),
-        (Judgement(KEYS[0], KEYS[2], Kind.GRADIENT, STEP, None, 0, Verdict.ACCUSED), ()),  # everyone has just audited
+        (Judgement(None, KEYS[2], ChargeKind.AGGREGATE, STEP + 1, 0, 0, GuiltySide.ACCUSED), KEYS[:1]),
+        (
+            Judgement(KEYS[0], KEYS[2], ChargeKind.GRADIENT, STEP, None, 0, GuiltySide.ACCUSED),
+            (),
+        ),  # everyone has just audited
     ],
 )
 def test_no_other_verdict_has_a_step_audited_again(judgement: Judgement, validators: tuple[PeerId, ...]) -> None:
     """[R8] Else one liar could have the same work audited over and over."""
-    roles, trials = Roles({KEYS[0]: (Audit(KEYS[3], STEP),)}, validators, KEYS[1:], (0, 1)), Trials(Roster(KEYS))
+    roles, trials = Roles({KEYS[0]: (AuditDuty(KEYS[3], STEP),)}, validators, KEYS[1:], (0, 1)), Trials(Roster(KEYS))
     trials.hear_audits({peer: accuse_of(peer) for peer in KEYS}, roles)
     trials.judgements = (judgement,)
     assert trials.owed_audits(roles, PendingAudits(STEP, KEYS[1:6])) == ((), ())
@@ -114,7 +125,7 @@ def test_no_other_verdict_has_a_step_audited_again(judgement: Judgement, validat
 
 def test_an_audit_that_nobody_could_be_dealt_is_owed_and_in_the_end_unaudited() -> None:
     """[R7] The only validator is the one that is owed: it cannot audit itself, and the record says so."""
-    roles = Roles({KEYS[0]: (Audit(KEYS[2], STEP),)}, KEYS[:1], KEYS[1:], (0, 1))
+    roles = Roles({KEYS[0]: (AuditDuty(KEYS[2], STEP),)}, KEYS[:1], KEYS[1:], (0, 1))
     trials = Trials(Roster(KEYS))
     trials.hear_audits({KEYS[0]: accuse_of(KEYS[0])}, roles)
     for times in range(1, MOST_OWED):
@@ -141,7 +152,7 @@ def once_and_cut(*cuts: tuple[int, int]) -> tuple[ProtocolSimulation, PeerId]:
         state = _cut(lost, cuts).states
         seen = next(s for peer, s in state.items() if s.step == 4 + len(lost) and peer not in lost)
         roles = draw_roles(probe.run, seen.roster, seen.randomness, seen.pending_audits)
-        (second,) = [auditor for auditor, audit in dealt_audits(roles) if audit == Audit(target, 3)]
+        (second,) = [auditor for auditor, audit in dealt_audits(roles) if audit == AuditDuty(target, 3)]
         lost.append(second)
     return run_on(_cut(lost, cuts, stop=False)), target
 
@@ -160,7 +171,7 @@ def test_an_audit_that_is_lost_with_its_validator_is_owed_and_convicts(losses: i
     """[R7, K1, E1] The lie of step 3 is judged up to four steps later, with evidence that reaches back so far. Where a coin was
     missed everyone audits next, five of them this: it is lost no second time."""
     simulation, target = once_and_cut(*((4 + lost, call) for lost in range(losses)))
-    assert kept_promises(simulation) == {simulation.numbers[target]: Kind.GRADIENT}
+    assert kept_promises(simulation) == {simulation.numbers[target]: ChargeKind.GRADIENT}
     by_step = records(simulation)
     assert len(simulation.gone) == losses
     assert all(isinstance(why, PowerCutError) for why in simulation.gone.values())
@@ -210,7 +221,7 @@ def test_a_trial_that_is_dismissed_is_held_again(dismissals: int) -> None:
     by_step = records(simulation)
     probe = verify_ban(finished(DISMISSED, until=lambda s: bool(s.bans)).evidence[0].text)
     guilty = simulation.numbers[probe.banned]
-    assert kept_promises(simulation) == ({guilty: Kind.GRADIENT} if dismissals < 4 else {})
+    assert kept_promises(simulation) == ({guilty: ChargeKind.GRADIENT} if dismissals < 4 else {})
     for step in steps:
         (judgement,) = [j for j in by_step[step].judgements if j.target == probe.banned]
         assert judgement.verdict is None

@@ -8,23 +8,22 @@ import msgspec
 import pytest
 
 import troth.attacks
-from troth.attacks.colluder import ColludingChannel
-from troth.attacks.gradient.scaled import SignFlip
 from troth.crypto import Identity, Slot, derive
-from troth.evidence.ballots import ballot_on, convicts
 from troth.evidence.bans import BanEvidence
-from troth.evidence.file_format import MOST_BYTES, SignedMessage, checksum, from_text, to_text
+from troth.evidence.file_format import MOST_BYTES, SignedMessage, ballot_on, checksum, convicts, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.channel import AttemptView, Said
-from troth.protocol.wire.messages import Ballot, Kind, Message, Phase, Verdict, Vote
+from troth.protocol.wire.messages import Ballot, ChargeKind, GuiltySide, Message, Phase, Vote
 from troth.protocol.wire.phases import decode, seal
-from troth.simulation import ProtocolSimulation, Scenario
+from troth.workshop.attacks.base import ColludingChannel
+from troth.workshop.attacks.gradient_lies import SignFlip
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 
 def invented(number: int) -> Ballot:
     """A ballot on a charge that nobody brought."""
     accuser, target = (hashlib.sha256(f"{who} {number}".encode()).digest() for who in ("accuser", "target"))
-    return Ballot(accuser, target, Kind.AGGREGATE, 2**61 + number, 1000, Verdict.ACCUSER)
+    return Ballot(accuser, target, ChargeKind.AGGREGATE, 2**61 + number, 1000, GuiltySide.ACCUSER)
 
 
 JUNK = tuple(map(invented, range(500)))
@@ -95,7 +94,7 @@ def test_a_file_with_other_votes_is_refused(
     proof = verify_ban(evidence.text)
     judgement = proof.judgement
     slot = Slot(simulation.run.id, proof.step, Phase.VOTE, judgement.attempt)
-    convict = Vote((ballot_on(judgement, Verdict.ACCUSED, judgement.state),))
+    convict = Vote((ballot_on(judgement, GuiltySide.ACCUSED, judgement.state),))
     members = [Identity.from_secret(derive(1, "identity", number)) for number in range(9)]
     votes = []
     for number, member in enumerate(sorted(members, key=lambda one: one.peer)[:count]):

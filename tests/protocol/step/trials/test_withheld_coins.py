@@ -7,8 +7,8 @@ import pytest
 from tests.protocol.channel_wrappers import AlteringChannel, silent_in
 from tests.protocol.small_runs import SMALL, finished, kept_promises, liars_gone, records, run_on, wrap_channel
 from troth.crypto import PeerId
-from troth.protocol.wire.messages import Accuse, Kind
-from troth.simulation import ProtocolSimulation, Scenario
+from troth.protocol.wire.messages import Accuse, ChargeKind
+from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 
 def test_a_peer_that_withholds_its_coin_three_times_is_expelled() -> None:
@@ -48,7 +48,7 @@ def ground() -> ProtocolSimulation:
 def test_withholding_a_coin_only_hastens_the_end(ground: ProtocolSimulation) -> None:
     """[R6, N3] The step after has no validators, and what the liar wanted to avoid comes to all of them."""
     banned = kept_promises(ground)
-    assert banned == dict.fromkeys(ground.byzantine, Kind.GRADIENT)
+    assert banned == dict.fromkeys(ground.byzantine, ChargeKind.GRADIENT)
     by_step = records(ground)
     struck = [record for record in by_step if record.struck]
     assert struck

@@ -16,8 +16,8 @@ from itertools import chain
 
 from tests.simulation.chaos.planted import NOT_PLANTED, PLANTED
 from tests.simulation.chaos.planted.search import Find, find_at, search, seeds_of_tests, world_of
-from troth.simulation.chaos.draws import DRAWS
-from troth.simulation.chaos.plan_file import MOST_PEERS
+from troth.workshop.chaos.draws import DRAWS
+from troth.workshop.chaos.plan_file import MOST_PEERS
 
 
 def main() -> None:

@@ -7,8 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from troth.crypto import PeerId, Slot
-from troth.protocol.broadcast.agreement import Timing
-from troth.protocol.broadcast.announcement import Announcement
+from troth.protocol.broadcast.announcement import Announcement, Timing
 from troth.protocol.broadcast.announcer import Announcer
 from troth.protocol.broadcast.timeouts import Pacing
 from troth.protocol.core.channel import AttemptView

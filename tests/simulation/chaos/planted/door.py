@@ -14,10 +14,9 @@ from troth.protocol.core import roles as roles_module
 from troth.protocol.core.door import Door, Entrance, best_tickets, decide, has_work, right_probe
 from troth.protocol.core.records import Newcomer, StepRecord
 from troth.protocol.core.roles import gradient_seed
-from troth.protocol.core.roster import Roster
-from troth.protocol.core.standing import decode_standing
-from troth.protocol.recovery.following import Changes, Tip
-from troth.protocol.wire.chunks import CollectedVectors
+from troth.protocol.core.roster import Roster, decode_standing
+from troth.protocol.recovery.following import Changes, NewestRecord
+from troth.protocol.wire.blob import CollectedVectors
 from troth.protocol.wire.frames import HistoryShown
 from troth.protocol.wire.messages import Malformed, Ticket
 from troth.protocol.wire.primitives import Primitives
@@ -135,14 +134,16 @@ def strangers_bans_count() -> Any:
 
 
 def standing_unchecked() -> Any:
-    def believed(cls: type[Tip], changes: Changes, shown: HistoryShown, tools: Primitives) -> Tip | None:
+    def believed(
+        cls: type[NewestRecord], changes: Changes, shown: HistoryShown, tools: Primitives
+    ) -> NewestRecord | None:
         record = None if shown.tip is None else changes.opened(shown.tip, tools)
         standing = decode_standing(shown.standing)
         if record is None or shown.tip is None or record.closing or isinstance(standing, Malformed):
             return None
         return cls(changes, shown.tip, record, standing, tools.digest(shown.tip.record))
 
-    return patch.object(Tip, "of", classmethod(believed))
+    return patch.object(NewestRecord, "of", classmethod(believed))
 
 
 def chunks_unchecked() -> Any:

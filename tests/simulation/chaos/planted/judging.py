@@ -9,18 +9,18 @@ from unittest.mock import patch
 from torch import Tensor
 
 from tests.simulation.chaos.planted.replace import instead_of
-from troth.aggregation import centered_clip, residual_tolerance
-from troth.protocol.core.coins import Coins, SeededEntropy
+from troth.clip.centered_clip import residual_tolerance
+from troth.clip.fast import centered_clip
 from troth.protocol.core.parts import opens
 from troth.protocol.core.records import StepRecord
-from troth.protocol.core.roles import PendingAudits, Roles, draw_roles
+from troth.protocol.core.roles import Coins, PendingAudits, Roles, SeededEntropy, draw_roles
 from troth.protocol.core.roster import Roster
-from troth.protocol.step import checks as checks_module
+from troth.protocol.step import audits as checks_module
 from troth.protocol.step import conclude as conclude_module
 from troth.protocol.step import disputes as disputes_module
 from troth.protocol.step import step as step_module
 from troth.protocol.step.attempt import Attempt, AttemptAborted
-from troth.protocol.step.checks import suspicious_parts
+from troth.protocol.step.audits import suspicious_parts
 from troth.protocol.step.trials import Trials, heard_audits
 
 # Checks and trials

@@ -9,13 +9,12 @@ from unittest.mock import patch
 
 from tests.simulation.chaos.planted.replace import instead_of
 from troth.crypto import PeerId, Slot, derive
+from troth.protocol.broadcast.link import SignedSlots, next_incarnation
 from troth.protocol.broadcast.observed import ObservedAnnouncement
-from troth.protocol.broadcast.signed_slots import SignedSlots, next_incarnation
-from troth.protocol.core.coins import Coins, SeededEntropy
 from troth.protocol.core.records import StepRecord
-from troth.protocol.core.rejoin import is_request
+from troth.protocol.core.roles import Coins, SeededEntropy
 from troth.protocol.core.roster import Roster
-from troth.protocol.core.state import State
+from troth.protocol.core.state import State, is_request
 from troth.protocol.recovery.catch_up import CatchUp
 from troth.protocol.recovery.ledger import Ledger
 from troth.protocol.step import step as step_module

@@ -10,10 +10,10 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.simulation.chaos.planted import PLANTED
-from troth.simulation.chaos.draws import DRAWS
-from troth.simulation.chaos.judge import judge
-from troth.simulation.chaos.plan import Plan
-from troth.simulation.chaos.plan_file import load
+from troth.workshop.chaos.draws import DRAWS
+from troth.workshop.chaos.judge import judge
+from troth.workshop.chaos.plan import Plan
+from troth.workshop.chaos.plan_file import load
 
 STEPS = 12
 LONGER = {"door": 24}  # a stranger has to follow, wait for a draw, and work

@@ -2,7 +2,7 @@
 
 import json
 
-from troth.simulation import Scenario, StepReport, simulate
+from troth.workshop.simulation import Scenario, StepReport, simulate
 
 
 def told(strangers: str, **options: int) -> tuple[list[str], list[StepReport], dict[str, object]]:

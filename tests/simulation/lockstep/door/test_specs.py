@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from troth.errors import OperatorError
-from troth.simulation import Scenario
-from troth.simulation.lockstep.door.specs import (
+from troth.workshop.simulation import Scenario
+from troth.workshop.simulation.stranger_specs import (
     STRANGERS,
+    STRATEGIES,
     Doing,
     Honest,
     Leaves,
@@ -16,7 +17,6 @@ from troth.simulation.lockstep.door.specs import (
     Turns,
     make_strangers,
 )
-from troth.simulation.lockstep.door.strategies import STRATEGIES
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from tests.protocol.small_runs import all_records, equals_trusted_server, finish
 from troth.crypto import Digest, PeerId, derive
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.door import Door, best_tickets
-from troth.protocol.wire.messages import Kind
-from troth.simulation import ProtocolSimulation, Scenario
-from troth.simulation.lockstep.door.specs import Doing
+from troth.protocol.wire.messages import ChargeKind
+from troth.workshop.simulation import ProtocolSimulation, Scenario
+from troth.workshop.simulation.stranger_specs import Doing
 
 OPEN = Scenario(task="quadratic:dimension=40", peers=5, steps=24, evaluate_every=24, probation=8)
 LAZY = "zeros + noise + old + copies"
@@ -21,7 +21,7 @@ def run(strangers: str, **options: Any) -> ProtocolSimulation:
     return finished(dataclasses.replace(OPEN, strangers=strangers, **options))
 
 
-def proven(simulation: ProtocolSimulation) -> dict[int, Kind]:
+def proven(simulation: ProtocolSimulation) -> dict[int, ChargeKind]:
     """Check that everyone agrees, that no honest peer is banned, and that each ban is proved; return what for, by number."""
     assert simulation.agreement
     assert {ban.peer for ban in simulation.bans} <= simulation.liars
@@ -43,7 +43,7 @@ def ever_members(simulation: ProtocolSimulation) -> set[int]:
 def test_whoever_saves_itself_the_work_is_banned_and_never_a_member(seed: int) -> None:
     """[J5, J6] All four ways, and nothing of it reaches the model: a trusted server that ignores them gets the same bits."""
     simulation = run(LAZY, seed=seed, steps=16)
-    assert proven(simulation) == dict.fromkeys(range(5, 9), Kind.GRADIENT)
+    assert proven(simulation) == dict.fromkeys(range(5, 9), ChargeKind.GRADIENT)
     assert ever_members(simulation) == set(range(5))
     assert equals_trusted_server(simulation)
 
@@ -90,7 +90,7 @@ def test_whoever_misses_every_other_step_loses_its_slot_again_and_again() -> Non
 def test_newcomers_find_liars_too() -> None:
     """[J7, T2] A newcomer's audit and vote count like a founder's."""
     simulation = run("honest", peers=4, byzantine=1, attack_start=7, probation=4, steps=20)
-    assert proven(simulation) == dict.fromkeys(simulation.byzantine, Kind.GRADIENT)
+    assert proven(simulation) == dict.fromkeys(simulation.byzantine, ChargeKind.GRADIENT)
     trial = next(record for record in all_records(simulation) if record.judgements)
     assert len(trial.members) == 5
 
@@ -102,7 +102,7 @@ def test_a_turncoat_is_banned_after_it_was_admitted(attack: str) -> None:
     simulation = run(f"turns:attack={attack}", task=task, probation=4, steps=10)
     course = courses(simulation)[5]
     assert (course["admitted"], course["member"]) == (6, False)
-    assert proven(simulation) == {5: Kind.REPORT if attack == "wrong-report" else Kind.GRADIENT}
+    assert proven(simulation) == {5: ChargeKind.REPORT if attack == "wrong-report" else ChargeKind.GRADIENT}
     assert course["banned"] in (7, 8)
     assert simulation.pool.attackers <= {5}
 
@@ -112,7 +112,7 @@ def test_whoever_leaves_before_the_audit_is_banned_all_the_same() -> None:
     simulation = run("leaves:stay=3", probation=4, steps=20, seed=3)
     course = courses(simulation)[5]
     assert (course["admitted"], course["left"], course["returned"]) == (6, [10], [12])
-    assert (course["banned"], proven(simulation)) == (16, {5: Kind.GRADIENT})
+    assert (course["banned"], proven(simulation)) == (16, {5: ChargeKind.GRADIENT})
     before, after = all_records(simulation)[15:17]
     assert len(before.members) == 6
     assert [judgement.step for judgement in after.judgements] == [15], "in the step in which it was silent"
@@ -138,7 +138,7 @@ def test_an_attacker_works_for_no_more_seats_than_it_has_machines() -> None:
 def test_a_thousand_names_that_work_nothing_get_no_seat() -> None:
     """[J6] Each costs its key."""
     simulation = run("names:count=1000,machines=9,strategy=fakes", steps=16)
-    assert set(proven(simulation).values()) == {Kind.GRADIENT}
+    assert set(proven(simulation).values()) == {ChargeKind.GRADIENT}
     assert ever_members(simulation) == set(range(5))
 
 

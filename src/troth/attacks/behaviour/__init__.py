@@ -1,1 +1,0 @@
-"""Lies in the protocol itself: wrappers around an honest member's channel."""

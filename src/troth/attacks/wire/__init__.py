@@ -1,1 +1,0 @@
-"""Lies on the wire, below the protocol: frames forged, doubled, split and held back."""

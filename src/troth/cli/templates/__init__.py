@@ -1,1 +1,0 @@
-"""Files to begin a plug-in with; `troth example` prints them."""

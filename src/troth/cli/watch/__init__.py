@@ -1,1 +1,0 @@
-"""`troth watch`, `troth report`, `troth status`: commands that look at a run's folder, and `--page` of those that make one."""

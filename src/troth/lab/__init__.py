@@ -1,5 +1,0 @@
-"""Experiments and their pictures."""
-
-from troth.lab.plots import plot_runs
-
-__all__ = ["plot_runs"]

@@ -1,1 +1,0 @@
-"""One connection to every member, and the protocol's end of it."""

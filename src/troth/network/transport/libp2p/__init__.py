@@ -1,1 +1,0 @@
-"""The libp2p transport, for peers behind NATs."""

@@ -1,1 +1,0 @@
-"""Many honest peers in one process, step by step in turn."""

@@ -1,1 +1,0 @@
-"""Many real processes on one machine, some of them attackers."""

@@ -1,1 +1,0 @@
-"""Tasks out of models of other libraries, which are imported only when one is made: optional extras."""

@@ -1,1 +1,0 @@
-"""How gradients are called for: how many in one call, and as recorded graphs."""

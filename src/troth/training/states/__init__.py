@@ -1,1 +1,0 @@
-"""Training states: on their way in from outside, and from one step to the next."""

@@ -1,0 +1,274 @@
+"""Pure functions of identical bytes, computed once for all peers of a process (SPEC S1).
+
+Without this, sixteen peers would verify every signature sixteen times. It can change no decision: keys are the bytes
+themselves, and a test runs without it and gets the same trace.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, cached_property, wraps
+from itertools import cycle, pairwise
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from troth.clip import on_device
+from troth.crypto import LEAF_BYTES, Digest, PeerId, Slot, digest_of_leaves, sign_bytes
+from troth.protocol.core.parts import Bounds
+from troth.protocol.wire.blob import Blob, digest_all
+from troth.protocol.wire.messages import Announced, Envelope, ReportNumbers
+from troth.protocol.wire.primitives import Primitives, ReportTable
+from troth.training.gradient_calls import DeviceCopy
+from troth.workshop.simulation.exchange import Ask
+
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+_SHORT = 1 << 16  # bytes that are looked up; longer ones are hashed again, since looking them up takes as long
+
+
+def _remembered(plain: F) -> F:
+    """A method of `Primitives` that answers each question once."""
+    name = plain.__name__
+
+    @wraps(plain)
+    def look_up(tools: "MemoPrimitives", *question: Hashable) -> Any:
+        key = (name, *question)
+        if key not in tools._known:
+            tools._known[key] = getattr(super(MemoPrimitives, tools), name)(*question)
+        return tools._known[key]
+
+    return cast(F, look_up)
+
+
+class MemoPrimitives(Primitives):
+    """Remembers results until `forget`, which is called after every step: older ones are seldom needed."""
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        super().__init__(device)
+        self._known: dict[Hashable, Any] = {}
+        self._same: dict[tuple[int, ...], tuple[tuple[object, ...], dict[Hashable, Any]]] = {}  # objects by identity
+        self._signs: dict[Hashable, Any] = {}
+        self._older_signs: dict[Hashable, Any] = {}  # of the step before: auditors need them
+
+    def forget(self) -> None:
+        self._known.clear()
+        self._same.clear()
+        self._signs, self._older_signs = {}, self._signs
+
+    def once(self, key: Hashable, compute: Callable[[], R]) -> R:
+        """For other pure functions; the key holds digests of all bytes that the result depends on."""
+        if key not in self._known:
+            self._known[key] = compute()
+        known: R = self._known[key]
+        return known
+
+    def once_for(self, objects: tuple[object, ...], key: Hashable, compute: Callable[[], R]) -> R:
+        """For pure functions of objects that are never changed: of the very same ones it is computed once."""
+        identity = tuple(map(id, objects))
+        _, known = self._same.setdefault(identity, (objects, {}))  # held, so that no other object gets its number
+        if key not in known:
+            known[key] = compute()
+        result: R = known[key]
+        return result
+
+    def known_of(self, objects: tuple[object, ...], key: Hashable) -> Any:
+        """What `once_for` has found, or None."""
+        return self._same.get(tuple(map(id, objects)), (None, {}))[1].get(key)
+
+    def drawn(self, key: Hashable, draw: Callable[[], R]) -> R:
+        """For signs of a step, which auditors need in the next one too."""
+        known = self._signs.get(key, self._older_signs.get(key))
+        if known is None:
+            known = self._signs[key] = draw()
+        result: R = known
+        return result
+
+    verify = _remembered(Primitives.verify)
+    leaf = _remembered(Primitives.leaf)  # a contributor's tree is opened part by part by its owners
+    node = _remembered(Primitives.node)
+    unpack = _remembered(Primitives.unpack)
+    decode = _remembered(Primitives.decode)
+    coin_commitment = _remembered(Primitives.coin_commitment)
+    open = _remembered(Primitives.open)
+
+    def verify_all(self, questions: Sequence[tuple[PeerId, bytes, bytes]]) -> list[bool]:
+        new = [question for question in dict.fromkeys(questions) if ("verify", *question) not in self._known]
+        for question, answer in zip(new, super().verify_all(new), strict=True):
+            self._known["verify", *question] = answer
+        return [self._known["verify", *question] for question in questions]
+
+    def verify_soon(self, about: Digest, questions: Callable[[], Sequence[tuple[PeerId, bytes, bytes]]]) -> None:
+        self.once(("verified", about), lambda: self.verify_all(questions()))
+
+    def digest(self, blob: bytes | memoryview) -> Digest:
+        if len(blob) > _SHORT:
+            return super().digest(blob)
+        blob = bytes(blob)
+        return self.once(("digest", blob), lambda: super(MemoPrimitives, self).digest(blob))
+
+    def aggregate_norm(self, blob: Blob) -> float | None:
+        return self.once(("aggregate norm", blob.digest), lambda: super(MemoPrimitives, self).aggregate_norm(blob))
+
+    def table(self, reports: Sequence[ReportNumbers]) -> ReportTable:
+        plain = super().table
+        return self.once_for(tuple(reports), "table", lambda: plain(reports))
+
+    def joined(self, blobs: Sequence[Blob]) -> Tensor:
+        plain = super().joined
+        return self.once(("joined", *(blob.digest for blob in blobs)), lambda: plain(blobs))
+
+    def scaled(self, numbers_D: Tensor, factor: float) -> Tensor:
+        plain = super().scaled
+        return self.once_for((numbers_D,), factor, lambda: plain(numbers_D, factor))
+
+    def projection(self, key: Digest, rows: int, size: int) -> NDArray[np.float64]:
+        plain = super().projection
+        return self.drawn(("projection", key, rows, size), lambda: plain(key, rows, size))
+
+    def sign_bytes(self, key: Digest, rows: int, size: int, start: int, stop: int) -> NDArray[np.uint8]:
+        plain = super().sign_bytes
+        return self.drawn(("signs", key, rows, size), lambda: plain(key, rows, size, 0, size))[start:stop]
+
+    def open_all(self, slot: Slot, envelopes: Mapping[PeerId, Envelope]) -> Mapping[PeerId, Announced]:
+        plain = super().open_all
+        return self.once_for((envelopes,), ("open", slot), lambda: plain(slot, envelopes))
+
+
+# What peers of one process share on an accelerator: digests that are computed where numbers lie, and one wait for all copies.
+#
+# Nothing is decided by it: digests are those of the host, and a test that shares nothing gets the same trace (SPEC S1).
+
+
+# D coordinates, B bytes of signs for each
+
+_HASHING = 4  # streams: hashes on an accelerator that were begun one after the other do not wait for each other
+_ASIDE = 4  # threads that compute norms while others hash
+
+
+@dataclass
+class AskDigests(Ask):
+    """Aggregates of one owner, on their way to the host."""
+
+    blobs: Sequence[Blob]
+    downloads: Sequence[DeviceCopy]
+
+
+class LockstepPrimitives(MemoPrimitives):
+    """Peers in lockstep also wait together: one hashes its aggregate while others compute theirs."""
+
+    async def hashed(self, blobs: Sequence[Blob]) -> None:
+        if self.device.type == "cpu":
+            await super().hashed(blobs)
+        else:
+            await AskDigests(blobs, [DeviceCopy(blob.numbers_D(self.device)) for blob in blobs])
+
+    def measure(self, asks: Sequence[AskDigests]) -> None:
+        """Hash aggregates, and compute their norms, on all threads of the host."""
+        blobs = [blob for ask in asks for blob in ask.blobs]
+        for blob, download in zip(blobs, [one for ask in asks for one in ask.downloads], strict=True):
+            blob.came_to_host(download.on_host())
+        norms = _aside().map(super().aggregate_norm, blobs)  # on their way, while this thread helps to hash
+        digest_all(blobs)
+        for blob, norm in zip(blobs, norms, strict=True):
+            self._known["aggregate norm", blob.digest] = norm
+
+    def cut(self, numbers_D: Tensor, bounds: Sequence[int]) -> tuple[Blob, ...]:
+        """Nothing is kept: a gradient is cut once, and where everyone audits there are hundreds of them."""
+        known: tuple[Blob, ...] | None = self.known_of((numbers_D,), ("cut", *bounds))
+        if known is not None or not numbers_D.is_cuda:
+            return known or super().cut(numbers_D, bounds)
+        blobs = Blob.cut(numbers_D, bounds, DeviceCopy(numbers_D).on_host())
+        digest_all(blobs)
+        return blobs
+
+    def was_cut(self, vector_D: Tensor, bounds: Sequence[int], blobs: tuple[Blob, ...]) -> None:
+        """Note pieces of a vector that were hashed before a peer asks for them."""
+        self.once_for((vector_D,), ("cut", *bounds), lambda: blobs)
+
+    def signs_on_device(self, key: Digest, rows: int, size: int, start: int, stop: int) -> Tensor:
+        question = ("signs on device", key, rows, size)
+        whole_DB = self.drawn(question, lambda: uploaded_signs(key, rows, size, self.device))
+        return whole_DB[start:stop]
+
+
+@cache
+def _aside() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_ASIDE, thread_name_prefix="aggregates")
+
+
+def uploaded_signs(key: Digest, rows: int, size: int, device: torch.device) -> Tensor:
+    """The bytes of the signs of all coordinates, on the device."""
+    pinned: list[Tensor] = []
+
+    def allocate(count: int) -> NDArray[np.uint8]:
+        pinned.append(torch.empty(count, dtype=torch.uint8, pin_memory=True))
+        memory: NDArray[np.uint8] = pinned[0].numpy()
+        return memory
+
+    return uploaded(sign_bytes(key, rows, 0, size, allocate), pinned[0], device)
+
+
+def uploaded(bytes_DB: NDArray[np.uint8], memory: Tensor, device: torch.device) -> Tensor:
+    """Bytes that lie in this pinned memory, on the device; nothing waits for it.
+
+    The memory is copied as the tensor that it is: of an array in the middle of it PyTorch does not know that it is still being
+    read, and would give it to the next who asks."""
+    first = bytes_DB.ctypes.data - memory.data_ptr()
+    return memory.to(device, non_blocking=True)[first : first + bytes_DB.size].view(bytes_DB.shape)
+
+
+class Hashing:
+    """Digests of pieces of vectors that are computed on the accelerator on which these lie, beside everything else there.
+
+    Thousands of leaves take as long as one, longer than the host takes for a few. So this is for many at once, begun before they
+    are needed.
+    """
+
+    def __init__(
+        self, vectors: Sequence[Tensor], bounds: Sequence[int], behind: Sequence[torch.cuda.Event] = ()
+    ) -> None:
+        """`behind`: what to wait for on the accelerator, beside all that the caller's stream has begun."""
+        self.bounds = tuple(bounds)
+        self._vectors = [vector_D.detach() for vector_D in vectors]
+        aside, places_2N = next(_hashing(vectors[0].device)), on_device.leaf_places(vectors, bounds, LEAF_BYTES // 4)
+        # No copy is queued behind something that takes long: in the same queue, all other copies would wait behind it.
+        brought = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        brought.record()
+        for event in (brought, *behind):
+            aside.wait_event(event)
+        with torch.cuda.stream(aside):
+            self._there_N8 = on_device.begin_hashes(self._vectors, places_2N)
+            self._computed = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._computed.record()
+        for tensor in (places_2N, *vectors):
+            tensor.record_stream(aside)  # its memory is not given away before
+
+    @cached_property
+    def blobs(self) -> list[tuple[Blob, ...]]:
+        """The pieces of every vector, once their digests have arrived."""
+        self._computed.synchronize()
+        raw, at, blobs = self._there_N8.cpu().numpy().astype(">i4").tobytes(), 0, []
+        for vector_D in self._vectors:
+            pieces = []
+            for start, stop in pairwise(self.bounds):
+                length = 4 * (stop - start)
+                before, at = at, at + 32 * -(-length // LEAF_BYTES)
+                pieces.append(Blob.placed(vector_D, start, stop, digest_of_leaves(length, raw[before:at])))
+            blobs.append(tuple(pieces))
+        return blobs
+
+
+@cache
+def _hashing(device: torch.device) -> Iterator[torch.cuda.Stream]:
+    return cycle([torch.cuda.Stream(device) for _ in range(_HASHING)])  # type: ignore[no-untyped-call]
+
+
+def parts_of(rows: Sequence[Tensor], bounds: Bounds) -> list[tuple[Blob, ...]] | None:
+    """Parts of gradients that were not begun ahead, hashed together where they lie; None where only the host can."""
+    if not rows or not all(on_device.hashes_there(row_D) for row_D in rows):
+        return None
+    return Hashing(rows, bounds).blobs
