@@ -50,7 +50,7 @@ test-browser: .venv/installed-dev ## the page in Chromium: live, replay, keys, h
 	$(BIN)/python -m pytest tests/browser
 
 test-seeds: .venv/installed-dev ## promises under more seeds than make test draws (some minutes)
-	TROTH_SEEDS=many $(BIN)/python -m pytest -n 2 --dist worksteal tests/protocol/broadcast tests/simulation/chaos
+	TROTH_SEEDS=many $(BIN)/python -m pytest -n 2 --dist worksteal tests/protocol/broadcast tests/workshop/chaos
 
 test-following: .venv/installed-dev ## 500 strangers whose contacts lie, all but one: none comes to a wrong state (some minutes)
 	$(BIN)/python -m tests.protocol.recovery.lying_contacts --seeds 0..500

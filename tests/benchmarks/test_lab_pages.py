@@ -10,7 +10,7 @@ from benchmarks import attack_pages
 from benchmarks.attack_pages import OF_THE_LAB, SEEDS, TRIED, Result
 from benchmarks.attack_studies import radius_table
 from benchmarks.lab_pages import PAGE, PagesError, read_matrix, write_page
-from tests.lab.made_results import made_run, write_results
+from tests.workshop.lab.made_results import made_run, write_results
 from troth.workshop.attacks import ATTACKS
 from troth.workshop.lab.sweep_file import read_sweep
 

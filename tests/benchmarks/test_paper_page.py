@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper_page import PAGE, RESULTS, SECTIONS, page
-from tests.lab.made_results import made_run, write_results
+from tests.workshop.lab.made_results import made_run, write_results
 
 FILE = 'name = "resnet18-cifar10"\n'
 TEXT = """before

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Troth
-from tests.simulation.chaos.planted import planted
+from tests.workshop.chaos.planted import planted
 from troth.workshop.chaos import judge as workers
 from troth.workshop.chaos.draws import DRAWS
 from troth.workshop.chaos.judge import WorldVerdict, judge

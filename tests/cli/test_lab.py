@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Troth
-from tests.lab.sweeps.tiny import TINY, inline
+from tests.workshop.lab.sweeps.tiny import TINY, inline
 from troth.workshop.lab import run
 from troth.workshop.lab.recipes import recipes
 from troth.workshop.lab.run import Performed, Results

@@ -20,7 +20,7 @@ from tests.protocol.recovery.lying_contacts import (
     world,
 )
 from tests.protocol.recovery.lying_contacts import history as history_since
-from tests.simulation.chaos.planted import door
+from tests.workshop.chaos.planted import door
 from troth.crypto import Digest, Identity, PeerId, Slot, derive
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.timeouts import Timeouts
