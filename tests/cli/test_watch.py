@@ -96,6 +96,17 @@ def test_what_is_not_there(troth: Troth) -> None:
         assert (outcome.code, outcome.err) == (2, "troth: nowhere: there is no such folder or manifest\n")
 
 
+def test_a_journal_without_events_is_a_mistake(troth: Troth, tmp_path: Path) -> None:
+    """A run that has begun tells its events: a page that waits for them would wait for ever."""
+    (tmp_path / "a/journal").mkdir(parents=True)
+    (tmp_path / "a/journal/steps-0000000000.jsonl").touch()
+    for command in (("watch", "a"), ("watch", "a", "--terminal"), ("report", "a")):
+        outcome = troth(*command)
+        assert outcome.code == 2
+        assert "a has a journal, and events.jsonl is gone" in outcome.err
+        assert "'troth audit'" in outcome.err
+
+
 # Watching
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,10 +28,6 @@ def watch(
     run: Annotated[
         Path, typer.Argument(help="A run's folder; or a run.toml, for the folder in ./runs that takes part in it.")
     ],
-    manifest: Annotated[
-        Path | None,
-        typer.Option("--run", help="The run.toml of a folder that has a journal and no events: it is told from that."),
-    ] = None,
     host: Annotated[
         str, typer.Option(help="Address to serve at. Beyond this machine a token is asked for.")
     ] = "127.0.0.1",
@@ -58,14 +53,13 @@ def watch(
     from troth.cli.fields import as_options
     from troth.watch.server import PageServer, new_token
 
+    folder = folder_with_events(run)
     if terminal:
         from troth.watch.terminal import watch_here
 
-        with with_events(run_folder(run), manifest) as folder:
-            watch_here(folder)
+        watch_here(folder)
         return
     with (
-        with_events(run_folder(run), manifest) as folder,
         as_options(("host", "port", "token")),
         PageServer(folder, host=host, port=port, token=new_token() if token == "new" else token) as server,
     ):
@@ -221,10 +215,6 @@ def report(
     run: Annotated[
         Path, typer.Argument(help="A run's folder; or a run.toml, for the folder in ./runs that takes part in it.")
     ],
-    manifest: Annotated[
-        Path | None,
-        typer.Option("--run", help="The run.toml of a folder that has a journal and no events: it is told from that."),
-    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The file to write.", show_default=f"{REPORT} in the run's folder")
     ] = None,
@@ -237,7 +227,7 @@ def report(
 
     from troth.files import write_text
 
-    folder = run_folder(run)
+    folder = folder_with_events(run)
     path = out or folder.path / REPORT
     if path.is_dir():
         raise ReportError(f"--out {path} is a folder: name a file in it")
@@ -245,8 +235,7 @@ def report(
         raise ReportError(f"{path} is there already: choose another with --out, or add --overwrite")
     from troth.watch.bundle import bundle
 
-    with with_events(folder, manifest) as told:
-        lines = _lines(told.events)
+    lines = _lines(folder.events)
     try:
         write_text(path, bundle(lines))
     except OSError as error:
@@ -374,29 +363,15 @@ def run_folder(given: Path) -> RunFolder:
     raise TargetError(f"{given}: several folders belong to this run: {_names(found)}; name one of them")
 
 
-@contextmanager
-def with_events(folder: RunFolder, manifest: Path | None) -> Iterator[RunFolder]:
-    """The folder; where it has a journal and no events, as members of earlier versions left it, with the events that it tells."""
-    if folder.events.exists() or not any(folder.path.glob("journal/steps-*")):
-        yield folder
-        return
-    if manifest is None:
+def folder_with_events(given: Path) -> RunFolder:
+    """The same; refuses a folder whose run has begun and left no events, where viewers would wait for ever."""
+    folder = run_folder(given)
+    if not folder.events.exists() and any(folder.path.glob("journal/steps-*")):
         raise TargetError(
-            f"{folder.path} has a journal, and no events beside it: name the run.toml of its run with --run"
+            f"{folder.path} has a journal, and {EVENTS} is gone: begin it again with 'troth join', look at another member's "
+            "folder, or check the journal itself with 'troth audit'"
         )
-    from troth.events.file import EventFile
-    from troth.network.manifest.manifest import Manifest
-    from troth.watch.journal import journal_events
-
-    run = Manifest.load(manifest)
-    with TemporaryDirectory(prefix="troth-watch-") as place:
-        file = EventFile(Path(place) / EVENTS)
-        try:
-            for event in journal_events(folder.path, run):
-                file.add(event)
-        finally:
-            file.close()
-        yield RunFolder(folder.path, told=Path(place) / EVENTS)
+    return folder
 
 
 def run_in(folder: Path) -> str | None:

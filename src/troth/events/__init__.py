@@ -1,4 +1,4 @@
-"""One stream of events for everything that watches a run: a live member, a simulation and a journal tell the same."""
+"""One stream of events for everything that watches a run: a live member, a swarm and a simulation tell the same."""
 
 from troth.events.kinds import (
     Audit,

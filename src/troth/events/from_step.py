@@ -1,6 +1,6 @@
 """Steps as events: the one place where what the protocol agreed on is put into names and words.
 
-A live member, a simulation and a journal all come through here, so they tell the same.
+A live member and a simulation both come through here, so they tell the same.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,37 +33,10 @@ _BALLOTS: dict[GuiltySide, Ballot] = {
 
 
 def event_of_outcome(run: Run, outcome: Outcome[Any], name: NameOf, *, of: int) -> Stepped:
-    """A step as a member or an observer went through it. Whoever tells it adds times, losses and bytes. `of`: updates of the
-    whole run."""
-    last = outcome.state.last
+    """A step as a member or an observer went through it; the caller adds times, losses and bytes. `of`: updates of the whole
+    run."""
+    record, roles, after, last = outcome.record, outcome.roles, outcome.state.roster, outcome.state.last
     assert last is not None
-    told = event_of_record(
-        run,
-        outcome.record,
-        outcome.roles,
-        outcome.votes,
-        outcome.state.roster,
-        name,
-        of=of,
-        quorum=last.quorum,
-    )
-    return msgspec.structs.replace(
-        told, attempts=outcome.attempts, own_audits=len(outcome.audited), observed=outcome.observed
-    )
-
-
-def event_of_record(
-    run: Run,
-    record: StepRecord,
-    roles: Roles,
-    votes: Mapping[int, Votes],  # by attempt; empty where they were not seen
-    after: Roster,
-    name: NameOf,
-    *,
-    of: int,
-    quorum: int,  # votes that decided in this step
-) -> Stepped:
-    """A step as its certified record has it."""
     quiet = {*record.members} - {*record.contributors, *roles.validators}
     return Stepped(
         step=record.step,
@@ -82,7 +55,7 @@ def event_of_record(
         unaudited=_unaudited(record, roles, name),
         silent=() if record.closing else _names(map(PeerId, quiet), name),
         owners=tuple(map(name, roles.owners)),
-        trials=_trials(record, votes, name, quorum),
+        trials=_trials(record, outcome.votes, name, last.quorum),
         banned=_bans(record, name),
         left=_names(map(PeerId, record.absent), name),
         expelled=_names(map(PeerId, record.expelled), name),
@@ -99,6 +72,9 @@ def event_of_record(
         unjudged=record.unjudged,
         closing=record.closing,
         restarted=record.began and record.incarnation > 0,
+        attempts=outcome.attempts,
+        own_audits=len(outcome.audited),
+        observed=outcome.observed,
     )
 
 

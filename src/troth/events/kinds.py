@@ -11,7 +11,7 @@ import msgspec
 
 VERSION = 1
 
-Source = Literal["member", "swarm", "simulation", "journal"]
+Source = Literal["member", "swarm", "simulation"]
 Verdict = Literal["accused", "accuser", "withheld", "dismissed"]  # which side is guilty; or one that showed too little
 Ballot = Literal["accused", "accuser", "withheld"]
 How = Literal["over", "stopped", "out", "error"]

@@ -23,11 +23,10 @@ class RunFolder:
     """The folder of a member, a simulation or a swarm. A swarm's has its members' below it: peer0, peer1, …"""
 
     path: Path
-    told: Path | None = None  # the events, if not in the folder: told from a journal
 
     @property
     def events(self) -> Path:
-        return self.told or self.path / EVENTS
+        return self.path / EVENTS
 
     def status(self, began: Began | None) -> Status | None:
         """How the member does that tells the events; of a swarm, which has no status itself, the newest of the honest peers',

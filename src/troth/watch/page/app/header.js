@@ -11,7 +11,7 @@ const STATES = {
 };
 const ENDS = { __proto__: null, over: "over", stopped: "stopped", out: "this peer is out", error: "failed", lost: "gone silent" };
 const AS_STATES = { __proto__: null, meeting: "meets", waiting: "waits", paused: "paused" };
-const SOURCES = { __proto__: null, member: "a member", swarm: "a swarm on one machine", simulation: "a simulation", journal: "a member's journal" };
+const SOURCES = { __proto__: null, member: "a member", swarm: "a swarm on one machine", simulation: "a simulation" };
 
 export function startHeader() {
   const figures = new Map();
