@@ -24,7 +24,6 @@ from troth.protocol.core.state import NO_MODEL, State
 from troth.protocol.history import (
     Entry,
     Flaw,
-    Followed,
     HistoryEnd,
     Recorded,
     Said,
@@ -299,8 +298,7 @@ class Walk:
             made = self._retracer.outcome(measurable(state), record, said)
         except UnseenError as error:
             self._unseen.add(record.step, str(error))
-            end = HistoryEnd.of(state, state.model)
-            if self.walked.gap is None and not end.leads_to_standing(record, self._run):
+            if self.walked.gap is None and record.standing != state.common.standing_after(record, self._run):
                 what = "it names another standing than it leads to"
                 self._report.wrong(Check.RECORDS, str(place), f"the record of step {record.step}: {what}")
         except RetraceError as error:
@@ -319,10 +317,8 @@ class Walk:
         return self._state_after(state, record)
 
     def _state_after(self, state: State[Updates], record: StepRecord) -> State[Updates]:
-        followed = Followed((record,), state.roster.after(record))
-        return state_after(
-            self._run, state, followed, state.training + record.updated, Digest(record.state_after), self._tools
-        )
+        updates, model = state.training + record.updated, Digest(record.state_after)
+        return state_after(self._run, state, (record,), updates, model, self._tools)
 
 
 # Steps that a peer did not see through: said in ranges, since a peer may be away for long.

@@ -22,9 +22,9 @@ from troth.protocol.core.records import (
     record_bytes_to_sign,
 )
 from troth.protocol.core.roles import PendingAudits
-from troth.protocol.core.roster import Roster, Scales, scales_after, standing_digest
+from troth.protocol.core.roster import CommonState, Roster
 from troth.protocol.core.run import Run
-from troth.protocol.core.state import LastRecord, State
+from troth.protocol.core.state import State
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import ATTEMPTS_PER_MEMBER, MOST_MEMBERS, Envelope, Incarnation, Phase, Step
 from troth.protocol.wire.phases import PHASES, most_bytes
@@ -332,51 +332,36 @@ class HistoryEnd(NamedTuple):
     step: int
     model: Digest
     incarnation: int
-    roster: Roster
-    scales: Scales
-    seeds: Digest
-    roles: Digest
+    common: CommonState
     ended: bool = False
 
     @classmethod
     def of(cls, state: State[T], model: Digest) -> "HistoryEnd":
         """Where a peer stands in this state, with a model of this digest."""
-        draws = state.earlier_randomness, state.randomness
-        return cls(state.step, model, state.incarnation, state.roster, state.scales, *draws, state.closed)
+        return cls(state.step, model, state.incarnation, state.common, state.closed)
 
     def after(self, record: StepRecord, run: Run) -> "HistoryEnd":
         """Where the record leads to."""
-        return HistoryEnd(
-            record.step + 1,
-            Digest(record.state_after),
-            record.incarnation,
-            self.roster.after(record),
-            scales_after(self.scales, record, self.roster, run),
-            seeds=self.roles,
-            roles=Digest(record.randomness),
-            ended=record.ends_run,
-        )
+        model, common = Digest(record.state_after), self.common.after(record, run)
+        return HistoryEnd(record.step + 1, model, record.incarnation, common, record.ends_run)
 
     def disagreement(self, record: StepRecord) -> str | None:
         """Why the record, whoever signed it, is not the next one; None if it may be."""
         if self.ended:
             return f"the run ended in step {self.step - 1}"
+        scales = self.common.scales
         wanted: dict[str, Any] = {
             "step": self.step,
-            "members": self.roster.members,
+            "members": self.common.roster.members,
             "state before": self.model,
-            "seed randomness": self.seeds,
-            "tau": self.scales.tau,
-            "updates": self.scales.updates + record.updated,
+            "seed randomness": self.common.earlier_randomness,
+            "tau": scales.tau,
+            "updates": scales.updates + record.updated,
         }
         wrong = [name for name, value in wanted.items() if getattr(record, name.replace(" ", "_")) != value]
         if record.incarnation < self.incarnation:
             wrong.append("incarnation")
         return f"its {wrong[0]} does not continue the records before it" if wrong else None
-
-    def leads_to_standing(self, record: StepRecord, run: Run) -> bool:
-        """Whether the record, if it is the next one, names the standing after it (SPEC J8)."""
-        return record.standing == standing_digest(record, self.roster, self.scales, self.roles, run)
 
 
 _Way = list[
@@ -422,13 +407,13 @@ def follow(
         record = open_next(run, here, signed, tools)
         if isinstance(record, Flaw):
             return record
-        if not here.leads_to_standing(record, run):
+        if record.standing != here.common.standing_after(record, run):
             return Flaw(f"the record of step {record.step}: it names another standing than it leads to")
         here = here.after(record, run)
         way.append((signed, record, here))
     if before is not None:
         before.put(known, model, way)
-    return Followed(tuple(record for _, record, _ in way), here.roster) if way else Flaw("there is no record")
+    return Followed(tuple(record for _, record, _ in way), here.common.roster) if way else Flaw("there is no record")
 
 
 def open_next(run: Run, here: HistoryEnd, signed: CertifiedRecord, tools: Primitives) -> StepRecord | Flaw:
@@ -436,7 +421,7 @@ def open_next(run: Run, here: HistoryEnd, signed: CertifiedRecord, tools: Primit
     record = record_of(signed)
     if record is None:
         return Flaw("this is no record")
-    flaw = here.disagreement(record) or flaw_of(run, signed, record, here.roster, tools)
+    flaw = here.disagreement(record) or flaw_of(run, signed, record, here.common.roster, tools)
     if flaw is None and not names_state(run, record):
         flaw = "it does not name the state after it as it has to"
     return record if flaw is None else Flaw(f"the record of step {record.step}: {flaw}")
@@ -467,28 +452,15 @@ def names_state(run: Run, record: StepRecord) -> bool:
 
 
 def state_after(
-    run: Run, state: State[T], followed: Followed, training: T, model: Digest, tools: Primitives
+    run: Run, state: State[T], records: Sequence[StepRecord], training: T, model: Digest, tools: Primitives
 ) -> State[T]:
-    """Common state after the records followed. Audit records come from observing; of those that were here before, the ones stay
-    that audits still need: they may be dealt to this peer (SPEC R7, K1). `model` is the digest of `training`, which may be
-    another one than the last record names."""
-    scales, roster = state.scales, state.roster
-    for record in followed.records:
-        before_last, scales, roster = roster, scales_after(scales, record, roster, run), roster.after(record)
-    last = followed.records[-1]
-    pending = PendingAudits.after(last)
-    needed = pending.owed_steps | {last.step - 1}
-    before = followed.records[-2].randomness if len(followed.records) > 1 else state.randomness
-    return State(
-        step=last.step + 1,
-        roster=followed.roster,
-        training=training,
-        model=model,
-        randomness=Digest(last.randomness),
-        earlier_randomness=Digest(before),
-        scales=scales,
-        pending_audits=pending,
-        audit_records={step: kept for step, kept in state.audit_records.items() if step in needed},
-        incarnation=last.incarnation,
-        last=LastRecord.of(last, before_last, tools),
-    )
+    """The state after records that were followed, at least one. Audit records come from observing; of those that were here
+    before, the ones stay that audits still need: they may be dealt to this peer (SPEC R7, K1). `model` is the digest of
+    `training`, which may be another one than the last record names."""
+    common = state.common
+    for record in records:
+        roster, common = common.roster, common.after(record, run)
+    last = records[-1]
+    needed = PendingAudits.after(last).owed_steps | {last.step - 1}
+    kept = {step: kept for step, kept in state.audit_records.items() if step in needed}
+    return State.after(last, roster, common, training, model, kept, tools)

@@ -20,7 +20,7 @@ from troth.protocol.core.records import (
     encode_record,
     record_bytes_to_sign,
 )
-from troth.protocol.core.roster import Roster, Scales
+from troth.protocol.core.roster import CommonState, Roster, Scales
 from troth.protocol.core.run import AlarmError
 from troth.protocol.history import HistoryEnd, SignedRecord, open_next
 from troth.protocol.recovery.following import Changes
@@ -316,4 +316,4 @@ def _before(record: StepRecord, roster: Roster) -> HistoryEnd:
     """The place that this record continues, but for its standing."""
     scales, draw = Scales(record.tau, updates=record.updates - record.updated), Digest(record.seed_randomness)
     before = Digest(record.state_before)
-    return HistoryEnd(record.step, before, record.incarnation, roster, scales, seeds=draw, roles=draw)
+    return HistoryEnd(record.step, before, record.incarnation, CommonState(roster, scales, draw, draw))

@@ -17,14 +17,15 @@ from tests.protocol.small_runs import SMALL, equals_trusted_server, finished, ke
 from troth.clip.exact import exact_norm
 from troth.crypto import PeerId
 from troth.protocol.core.parts import part_bounds
+from troth.protocol.core.roles import first_randomness
 from troth.protocol.core.roster import (
+    CommonState,
     Roster,
     Scales,
     far_parts,
     lower_median,
     part_taus,
     pooled_norm,
-    scales_after,
     update_factor,
     whole_norm,
 )
@@ -199,8 +200,9 @@ def test_the_roster_says_when_liars_may_have_reported_half() -> None:
     auto = dataclasses.replace(run, parameters=dataclasses.replace(AUTO, size=1000, byzantine=7))
     scales = Scales(1.0, (1e6,) * 32)
     few, many = (msgspec.structs.replace(CLOSE, spread=1e6, contributors=KEYS[:count]) for count in (14, 15))
-    assert scales_after(scales, few, Roster.founding(run), auto).tau == 1.0
-    assert scales_after(scales, many, Roster.founding(run), auto).tau == 1.02
+    before = CommonState(Roster.founding(run), scales, *first_randomness(run))
+    assert before.after(few, auto).scales.tau == 1.0
+    assert before.after(many, auto).scales.tau == 1.02
 
 
 # V3: how far an aggregate may be

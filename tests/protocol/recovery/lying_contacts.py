@@ -115,7 +115,7 @@ def history(since: int, at: int) -> HistoryShown:
     """What an honest member shows when this is its last certified record."""
     changes = [one for one in certified()[since:at] if decode_record(one.record).changes_roster]
     state = state_after(at)
-    standing = CommonState(state.roster, state.scales, state.randomness, state.earlier_randomness)
+    standing = state.common
     return shown_history(changes, certified()[at], standing, 64)
 
 

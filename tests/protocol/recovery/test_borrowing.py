@@ -62,7 +62,7 @@ def test_out_of_a_step_a_peer_stands_at_its_last_certified_record() -> None:
     before = replace(ledger.state, model=NO_MODEL)
     followed = follow(behind.run, before, behind.ledger.model_of(before), [third], Primitives())
     assert isinstance(followed, Followed)
-    after = state_after(behind.run, before, followed, "last", NO_MODEL, Primitives())
+    after = state_after(behind.run, before, followed.records, "last", NO_MODEL, Primitives())
     for certified in (False, True):
         ledger.past, ledger.state, ledger.lacks = (before,), after, None
         if certified:
@@ -82,7 +82,9 @@ def test_a_member_gets_back_a_thrown_away_record_that_others_can_prove_with_its_
     assert isinstance(followed, Followed)
     kept: Any = {2: "what audits need"}
     model = Digest(followed.records[-1].state_after)
-    after = replace(state_after(behind.run, ledger.state, followed, "third", model, Primitives()), audit_records=kept)
+    after = replace(
+        state_after(behind.run, ledger.state, followed.records, "third", model, Primitives()), audit_records=kept
+    )
     ledger.past, ledger.state = (*ledger.past, ledger.state), after
     behind.ledger.step_back()
     assert ledger.state is not after

@@ -52,7 +52,7 @@ TOOLS = Primitives()
 
 def standing_after(outcome: Outcome[Training]) -> CommonState:
     state = outcome.state
-    return CommonState(state.roster, state.scales, state.randomness, state.earlier_randomness)
+    return state.common
 
 
 def changes_since(step: int, before: int) -> list[CertifiedRecord]:

@@ -10,7 +10,6 @@ from tests.protocol.recovery.certified_records import led_by
 from tests.protocol.scripted_world import LiarScript, WorldRun, peer_ids, plan, run_world
 from troth.crypto import PeerId, Slot
 from troth.protocol.core.records import decode_record, encode_record
-from troth.protocol.core.roster import CommonState
 from troth.protocol.recovery.following import Changes, NewestRecord, shown_history
 from troth.protocol.wire.frames import CertifiedRecord, HistoryShown
 from troth.protocol.wire.messages import Commit, Message
@@ -48,7 +47,7 @@ def _shown(at: int, without: int | None = None) -> HistoryShown:
     changes = [one for one in _certified()[:at] if decode_record(one.record).changes_roster]
     kept = [one for one in changes if decode_record(one.record).step != without]
     state = _seen().world.witness[at].state
-    standing = CommonState(state.roster, state.scales, state.randomness, state.earlier_randomness)
+    standing = state.common
     return shown_history(kept, _certified()[at], standing, 64)
 
 

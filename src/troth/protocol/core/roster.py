@@ -478,12 +478,6 @@ def least_to_move(roster: Roster, validators: int) -> int:
     )
 
 
-def scales_after(scales: Scales, record: StepRecord, roster: Roster, run: Run) -> Scales:
-    """Scales of the next step; τ does not rise with distances of which liars may have reported half (SPEC A6)."""
-    outnumbered = 2 * roster.liars >= len(record.contributors)
-    return scales.after(record.spread, record.applied, run.parameters, outnumbered=outnumbered)
-
-
 def _with_successors(peers: set[PeerId], successors: Iterable[Pair]) -> set[PeerId]:
     """Add the successor keys of these peers (SPEC B8)."""
     for old, new in successors:
@@ -514,19 +508,24 @@ def _ancestors(peer: PeerId, successors: Iterable[Pair]) -> set[PeerId]:
 
 @dataclass(frozen=True)
 class CommonState:
-    """The common state after a step, but for the model."""
+    """The common state between two steps, but for the model."""
 
     roster: Roster
     scales: Scales
     randomness: Digest
     earlier_randomness: Digest
 
-    @classmethod
-    def after(cls, record: StepRecord, roster: Roster, scales: Scales, randomness: Digest, run: Run) -> "CommonState":
-        """The standing after a record; the rest is that before it."""
-        return cls(
-            roster.after(record), scales_after(scales, record, roster, run), Digest(record.randomness), randomness
-        )
+    def after(self, record: StepRecord, run: Run) -> "CommonState":
+        """The common state after a record; τ does not rise with distances of which liars may have reported half (SPEC A6)."""
+        outnumbered = 2 * self.roster.liars >= len(record.contributors)
+        scales = self.scales.after(record.spread, record.applied, run.parameters, outnumbered=outnumbered)
+        return CommonState(self.roster.after(record), scales, Digest(record.randomness), self.randomness)
+
+    def standing_after(self, record: StepRecord, run: Run) -> Digest:
+        """The standing that a record has to name: only where strangers may come."""
+        if not run.parameters.probation or record.closing:
+            return NO_BASIS
+        return self.after(record, run).digest
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(_fields(self))
@@ -546,13 +545,6 @@ def decode_standing(raw: bytes) -> CommonState | Malformed:
         return msgspec.msgpack.decode(raw, type=CommonState, strict=True)
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         return Malformed(f"not a standing: {error}")
-
-
-def standing_digest(record: StepRecord, roster: Roster, scales: Scales, randomness: Digest, run: Run) -> Digest:
-    """The digest that a record has to name: only where strangers may come."""
-    if not run.parameters.probation or record.closing:
-        return NO_BASIS
-    return CommonState.after(record, roster, scales, randomness, run).digest
 
 
 def _fields(value: Any) -> Any:

@@ -11,7 +11,7 @@ from troth.protocol.core.channel import NOTHING_NOTICED, Channel, Entropy, Equiv
 from troth.protocol.core.parts import Bounds, ProvenPart
 from troth.protocol.core.records import RecordKeys, Returned, StepRecord, encode_record, record_bytes_to_sign
 from troth.protocol.core.roles import NO_PENDING_AUDITS, AuditDuty, PendingAudits, Roles, first_randomness
-from troth.protocol.core.roster import Roster, Scales
+from troth.protocol.core.roster import CommonState, Roster, Scales
 from troth.protocol.core.run import Run
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import (
@@ -154,6 +154,36 @@ class State(Generic[T]):
     def restarted(self, incarnation: int) -> "State[T]":
         """This state after a restart: everyone audits, since a draw may have been discarded (SPEC B6)."""
         return replace(self, pending_audits=replace(self.pending_audits, everyone=True), incarnation=incarnation)
+
+    @classmethod
+    def after(
+        cls,
+        record: StepRecord,
+        roster: Roster,
+        common: CommonState,
+        training: T,
+        model: Digest,
+        audit_records: Mapping[int, AuditRecord[T]],
+        tools: Primitives,
+    ) -> "State[T]":
+        """The state that a record leads to. `roster` is that of the record's own step, `common` what follows from the record."""
+        return cls(
+            step=record.step + 1,
+            roster=common.roster,
+            training=training,
+            model=model,
+            randomness=common.randomness,
+            earlier_randomness=common.earlier_randomness,
+            scales=common.scales,
+            pending_audits=PendingAudits.after(record),
+            audit_records=audit_records,
+            incarnation=record.incarnation,
+            last=LastRecord.of(record, roster, tools),
+        )
+
+    @property
+    def common(self) -> CommonState:
+        return CommonState(self.roster, self.scales, self.randomness, self.earlier_randomness)
 
     @property
     def closed(self) -> bool:

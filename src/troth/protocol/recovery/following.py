@@ -17,10 +17,9 @@ from troth.crypto import Digest, PeerId, Slot, signed_bytes, tagged_hash
 from troth.errors import OperatorError
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.records import StepRecord
-from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import CommonState, Roster, decode_standing, digest_of
 from troth.protocol.core.run import CannotGoOnError, LeftOutError, Run
-from troth.protocol.core.state import LastRecord, Peer, State
+from troth.protocol.core.state import Peer, State
 from troth.protocol.history import Flaw, open_record, record_of, unsigned
 from troth.protocol.wire.frames import CertifiedRecord, HistoryShown, HistoryWanted, TipSigned, TipWanted
 from troth.protocol.wire.messages import Malformed, Phase
@@ -173,20 +172,7 @@ class NewestRecord:
 
     def state(self, known: State[T], tools: Primitives) -> State[T]:
         """The common state after it; model and optimizer are still those of the known one."""
-        standing, record = self.standing, self.record
-        return State(
-            step=record.step + 1,
-            roster=standing.roster,
-            training=known.training,
-            model=known.model,
-            randomness=standing.randomness,
-            earlier_randomness=standing.earlier_randomness,
-            scales=standing.scales,
-            pending_audits=PendingAudits.after(record),
-            audit_records={},
-            incarnation=record.incarnation,
-            last=LastRecord.of(record, self.changes.roster, tools),
-        )
+        return State.after(self.record, self.changes.roster, self.standing, known.training, known.model, {}, tools)
 
 
 def _agrees(whole: Roster, followed: Roster) -> bool:

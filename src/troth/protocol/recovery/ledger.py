@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Generic, TypeVar
 
 from troth.crypto import Digest, PeerId, Signature
@@ -287,12 +286,12 @@ class Ledger(Generic[T]):
 
     def _stand(self, shown: Shown[T], training: T, model: Digest) -> None:
         known, followed, run, tools = shown.known, shown.followed, self._run, self._tools
-        before = Followed(followed.records[:-1], reduce(Roster.after, followed.records[:-1], known.roster))
+        before = followed.records[:-1]
         self._drop(known.step)
         self._certified.extend(shown.certified)
         self._trim()
-        self.past = (state_after(run, known, before, known.training, known.model, tools) if before.records else known,)
-        self.state = state_after(run, known, followed, training, model, tools)
+        self.past = (state_after(run, known, before, known.training, known.model, tools) if before else known,)
+        self.state = state_after(run, known, followed.records, training, model, tools)
         unproved = self._unproved
         if unproved is not None and unproved.last is not None and encode_record(unproved.last.record) == followed.tip:
             self.state = unproved  # others can prove it; this state has the audit records that this peer kept

@@ -10,7 +10,6 @@ from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.serving import Archive, Served
 from troth.protocol.core.door import Door, best_nonce, has_work, signed_ticket
 from troth.protocol.core.records import Returned
-from troth.protocol.core.roster import CommonState
 from troth.protocol.core.run import CannotGoOnError, LeftOutError, Parameters, Run
 from troth.protocol.core.state import Peer, State, signed_request
 from troth.protocol.history import step_of
@@ -213,7 +212,7 @@ class Observers(Generic[T]):
         """Show strangers how the run came to where it is, and sign that it is here (SPEC J8)."""
         door, certified, state = channel.doorkeeper, self._ledger.certified, self._ledger.state
         tip = certified[-1] if certified and step_of(certified[-1]) == state.step - 1 else None
-        standing = CommonState(state.roster, state.scales, state.randomness, state.earlier_randomness) if tip else None
+        standing = state.common if tip else None
         slot = Slot(peer.run.id, state.step, Phase.REJOIN)
         for key, asked in door.histories.items():
             changes = [one for one in self._changes(asked.since) if step_of(one) < state.step - 1]

@@ -12,9 +12,9 @@ from troth.crypto import Digest, PeerId
 from troth.protocol.core.channel import Equivocations, Said
 from troth.protocol.core.door import Entrance, best_tickets, decide, fields_of, most_members
 from troth.protocol.core.records import Owed, StepRecord, aggregates_digest, chained_state, names_content
-from troth.protocol.core.roles import PendingAudits, combine
-from troth.protocol.core.roster import Pair, Roster, pooled_norm, scales_after, standing_digest
-from troth.protocol.core.state import AuditRecord, LastRecord, Outcome, State
+from troth.protocol.core.roles import combine
+from troth.protocol.core.roster import Pair, Roster, pooled_norm
+from troth.protocol.core.state import AuditRecord, Outcome, State
 from troth.protocol.step.attempt import Attempt, NextModel, Reduced, Reported
 from troth.protocol.step.trials import Trials
 from troth.protocol.wire.messages import Accuse, Announced, Commit, said_as
@@ -110,7 +110,7 @@ def conclude(
     trials.convict_equivocators(equivocations)  # [Q6]
     owed, unaudited = trials.owed_audits(context.roles, context.state.pending_audits)  # [R7, R8]
     ending = Ending(attempt, reduced, reported, accuses, trials, link_disputes, moved, owed, unaudited)
-    return outcome(attempt, trials, equivocations, ending.record, ending.next_state(ending.record))
+    return outcome(attempt, trials, equivocations, ending.record, ending.next_state)
 
 
 def outcome(
@@ -172,8 +172,7 @@ class Ending(Generic[T]):
         """Everything that all members agree on, and the digest of what they have in common after it (SPEC R1, U1, J8)."""
         state, run = self.attempt.context.state, self.attempt.context.peer.run
         record = state.roster.marked(self._record)  # [G4]
-        standing = standing_digest(record, state.roster, state.scales, state.randomness, run)
-        return msgspec.structs.replace(record, standing=standing)
+        return msgspec.structs.replace(record, standing=state.common.standing_after(record, run))
 
     @property
     def _record(self) -> StepRecord:
@@ -281,21 +280,12 @@ class Ending(Generic[T]):
             probed=self.reduced.probed,
         )
 
-    def next_state(self, record: StepRecord) -> State[T]:
+    @property
+    def next_state(self) -> State[T]:
         """Common state at the start of the next step, whose Commits sign the record (SPEC U2)."""
-        state, peer = self.attempt.context.state, self.attempt.context.peer
+        state, peer, record = self.attempt.context.state, self.attempt.context.peer, self.record
         needed = {state.step - 1, *(audit.step for audit in (*state.pending_audits.owed, *self.owed))}
         kept = {step: old for step, old in state.audit_records.items() if step in needed}
-        return State(
-            step=state.step + 1,
-            roster=state.roster.after(record),
-            training=self.moved.training,
-            model=self.model,
-            randomness=Digest(record.randomness),
-            earlier_randomness=state.randomness,
-            scales=scales_after(state.scales, record, state.roster, peer.run),
-            pending_audits=PendingAudits.after(record),
-            audit_records={**kept, state.step: self.audit_record},
-            incarnation=state.incarnation,
-            last=LastRecord.of(record, state.roster, peer.tools),
-        )
+        kept[state.step] = self.audit_record
+        common = state.common.after(record, peer.run)
+        return State.after(record, state.roster, common, self.moved.training, self.model, kept, peer.tools)
