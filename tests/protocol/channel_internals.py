@@ -20,12 +20,12 @@ def enter_attempt(channel: BroadcastChannel, *given: Any, **named: Any) -> None:
 
 async def let_pass(channel: BroadcastChannel, seconds: float) -> None:
     """Let time pass on this channel."""
-    await channel.listener.wait(channel.listener.now() + seconds, lambda: False)
+    await channel.wait(channel.now() + seconds, lambda: False)
 
 
 def hear_packet(channel: BroadcastChannel, sender: PeerId, packet: Packet) -> None:
     """Hand a packet to the channel, as if its link had brought it."""
-    channel.listener.route(sender, packet)
+    channel.route(sender, packet)
 
 
 # Announcements
@@ -41,7 +41,7 @@ def run_announcement(channel: BroadcastChannel, slot: Slot, core: Announcement, 
     """Make this the announcement that the channel is in."""
     channel.position.slot, channel.position.members = slot, tuple(members)
     channel._announcer._running = core
-    channel.listener.take_up(slot)
+    channel._take_up(slot)
 
 
 def send_frames_of(channel: BroadcastChannel, slot: Slot, core: Announcement) -> None:

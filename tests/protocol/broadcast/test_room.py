@@ -275,11 +275,11 @@ def test_an_observer_that_cannot_follow_any_more_asks_anew_and_does_not_wait_for
     near, far = (COMMIT_SLOT._replace(step=COMMIT_SLOT.step + ahead) for ahead in (8, 9))
     for sender in OTHERS:
         hear(channel, sender, near, Decided({}, {}))
-    drive(channel.listener.hear_one(1.0))
+    drive(channel.hear_one(1.0))
     needed = channel.position.voices
     for sender in OTHERS[: needed - 1]:
         hear(channel, sender, far, Decided({}, {}))
-    drive(channel.listener.hear_one(1.0))
+    drive(channel.hear_one(1.0))
     hear(channel, OTHERS[needed - 1], far, Decided({}, {}))
     with pytest.raises(LeftOutError, match="steps ahead"):
-        drive(channel.listener.hear_one(1.0))
+        drive(channel.hear_one(1.0))

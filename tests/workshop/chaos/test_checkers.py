@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.workshop.chaos.planted import PLANTED
 from tests.workshop.chaos.planted.search import SEEDS
 from troth.crypto import Identity
-from troth.protocol.broadcast.listener import Listener
+from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.core.records import Candidate, Judgement, Returned, StepRecord, encode_record
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import LeftOutError
@@ -176,13 +176,13 @@ def test_rejoins_finds_a_stranger_in_the_place_of_a_member() -> None:
 
 def test_memory_alone_finds_a_peer_that_keeps_everything() -> None:
     """With a buffer for each of them; the channel's own account says nothing of it."""
-    original = Listener.route
+    original = BroadcastChannel.route
 
-    def hoarding(self: Listener, sender: Any, packet: Packet) -> None:
+    def hoarding(self: BroadcastChannel, sender: Any, packet: Packet) -> None:
         self.__dict__.setdefault("_hoard", []).append((packet.frame, bytes(1 << 17)))
         original(self, sender, packet)
 
-    with patch.object(Listener, "route", hoarding):
+    with patch.object(BroadcastChannel, "route", hoarding):
         assert failing(play(plan(4, 12))) == {"memory"}
     assert failing(play(plan(4, 12))) == set()
 

@@ -1,4 +1,4 @@
-"""One announcement after another: begun, kept going, ended; and the memory of them within a step."""
+"""One announcement after another: begun, kept going, ended, proved to observers; and the memory of them within a step."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -14,58 +14,6 @@ from troth.protocol.wire.frames import Agreement, BlobSent, Certificate, Decided
 from troth.protocol.wire.messages import Commit, Envelope, Malformed, Phase, said_as
 from troth.protocol.wire.phases import follows
 from troth.protocol.wire.primitives import Primitives
-
-
-class EndedAnnouncements:
-    """Ended announcements of this step, and those of the last one that are still to be proved to observers."""
-
-    def __init__(self, outlet: Outlet, catch_up: CatchUpServer) -> None:
-        self._outlet = outlet
-        self._catch_up = catch_up
-        self._ended: dict[Slot, Announcement] = {}
-        self._to_prove: dict[Slot, tuple[frozenset[PeerId], int]] = {}  # observers, and number of signatures needed
-
-    def __contains__(self, slot: Slot) -> bool:
-        return slot in self._ended
-
-    def tell(self, slot: Slot, decision: Decision) -> None:
-        """Tell observers the decision of an announcement."""
-        observers = self._catch_up.observers
-        if observers and decision.said:  # empty if the others went on without this peer
-            said = {bytes(peer): envelope for peer, envelope in decision.said.items()}
-            equivocations = {bytes(peer): pair for peer, pair in decision.equivocations.items()}
-            self._outlet.send_each(slot, sorted(observers), Decided(said, equivocations))
-
-    def add(self, slot: Slot, announcement: Announcement, voices: int, step: int) -> None:
-        self._ended[slot] = announcement
-        self._to_prove[slot] = (self._catch_up.observers, voices)
-        self.prove(slot, step)
-
-    def hear(self, sender: PeerId, slot: Slot, frame: Certificate, now: float) -> None:
-        """Take a certificate that comes after the decision: it is measured (SPEC Q8)."""
-        self._ended[slot].hear(sender, frame, now)
-
-    def prove(self, slot: Slot, step: int) -> None:
-        """Send the proof of a decision to observers, once, as soon as there is one: with it they need no other voice."""
-        if slot not in self._to_prove:
-            return
-        observers, voices = self._to_prove[slot]
-        if slot.step == step:
-            observers |= self._catch_up.observers  # some may have come since
-        if observers and (proof := self._ended[slot].proof(voices)) is not None:
-            del self._to_prove[slot]
-            self._outlet.send_each(slot, sorted(observers), proof)
-
-    def over(self, step: int) -> float:
-        """End a step; return the longest delay that its announcements measured.
-
-        Observers need proof of the last announcement too, and signatures for it may still be on their way.
-        """
-        last = {slot: ended for slot, ended in self._ended.items() if slot.step == step}
-        self._to_prove = {slot: due for slot, due in self._to_prove.items() if slot in last and due[0]}
-        self._ended = {slot: last[slot] for slot in self._to_prove}
-        return max((ended.lag for ended in last.values()), default=0.0)
-
 
 _MOST_RELAYED = 2  # values of one sender, and as many views (SPEC F2)
 
@@ -91,7 +39,10 @@ class Announcer:
         self._catch_up = catch_up
         self._tools = tools
         self._running: Announcement | ObservedAnnouncement | None = None
-        self.ended = EndedAnnouncements(outlet, catch_up)
+        self._ended: dict[
+            Slot, Announcement
+        ] = {}  # of this step, and those of the last one that are still to be proved
+        self._to_prove: dict[Slot, tuple[frozenset[PeerId], int]] = {}  # to observers; and number of signatures needed
         self._relayed: dict[PeerId, set[Frame]] = defaultdict(set)  # in this announcement
         self._blame = Blame()
         self._silent: dict[int, set[PeerId]] = defaultdict(set)  # by step: members silent in an announcement (SPEC Q7)
@@ -106,21 +57,16 @@ class Announcer:
 
     # The running announcement
 
-    def begin(self, slot: Slot) -> Announcement:
+    def begin(self, slot: Slot) -> Announcement | ObservedAnnouncement:
+        """Begin an announcement, as a member of it or as an observer."""
         timing, position = self._enter(slot), self._position
-        disputed = position.view.disputed_links.get(self._identity.peer, frozenset())
-        numbers = position.view.liars, position.quorum or None
-        running = Announcement(slot, self._identity, position.members, timing, self._tools, disputed, *numbers)
-        self._running = running
-        return running
-
-    def observe(self, slot: Slot) -> ObservedAnnouncement:
-        timing, position = self._enter(slot), self._position
-        running = ObservedAnnouncement(
-            slot, position.members, position.voices, timing, self._tools, position.quorum or None
-        )
-        self._running = running
-        return running
+        members, quorum = position.members, position.quorum or None
+        if position.observing:
+            self._running = ObservedAnnouncement(slot, members, position.voices, timing, self._tools, quorum)
+        else:
+            disputed, liars = position.view.disputed_links.get(self._identity.peer, frozenset()), position.view.liars
+            self._running = Announcement(slot, self._identity, members, timing, self._tools, disputed, liars, quorum)
+        return self._running
 
     def _enter(self, slot: Slot) -> Timing:
         before, position = self._position.slot, self._position
@@ -137,15 +83,24 @@ class Announcer:
             self._running.tick(self._link.now())
             self._flush(self._position.slot, self._running)
 
+    def proves(self, slot: Slot, frame: Frame) -> bool:
+        """Whether this may prove a decision that this peer has made already."""
+        return isinstance(frame, Certificate) and slot in self._ended
+
     def hear(self, sender: PeerId, slot: Slot, frame: Agreement) -> None:
-        """Take a frame of the running announcement."""
-        running = self._running
-        assert running is not None
-        self._relay(sender, slot, frame)
-        self._look_round(running, sender)
-        running.hear(sender, frame, self._link.now())
-        self._flush(slot, running)
-        self.tick()  # it may have been the last frame of a peer that is gone
+        """Take a frame of the running announcement, or one that may prove an ended one: it is measured, too (SPEC Q8)."""
+        running, proves = self._running, self.proves(slot, frame)
+        if slot == self._position.slot:
+            assert running is not None
+            self._relay(sender, slot, frame)
+            self._look_round(running, sender)
+            running.hear(sender, frame, self._link.now())
+            self._flush(slot, running)
+            self.tick()  # it may have been the last frame of a peer that is gone
+        else:
+            self._ended[slot].hear(sender, frame, self._link.now())
+        if proves:
+            self._prove(slot)
 
     def _look_round(self, running: Announcement | ObservedAnnouncement, heard: PeerId | None = None) -> None:
         """Tell the announcement whose connections are closed; but not that of a peer whose frame is in hand: it may be the value
@@ -179,7 +134,7 @@ class Announcer:
     # Its end
 
     def finish(self, slot: Slot, running: Announcement | ObservedAnnouncement, decision: Decision) -> Said:
-        self.ended.tell(slot, decision)
+        self._tell(slot, decision)
         self._silent[slot.step] |= set(self._position.members) - decision.said.keys()
         self._equivocations[slot.step] |= {peer: (slot, *pair) for peer, pair in decision.equivocations.items()}
         self._pacing.ended(running)
@@ -190,8 +145,29 @@ class Announcer:
         if slot.phase == Phase.COMMIT:
             self._pacing.measured(said_as(said, Commit).took for said in agreed.values())
         if isinstance(running, Announcement):
-            self.ended.add(slot, running, self._position.voices, self._position.view.step)
+            self._ended[slot] = running
+            self._to_prove[slot] = (self._catch_up.observers, self._position.voices)
+            self._prove(slot)
         return agreed
+
+    def _tell(self, slot: Slot, decision: Decision) -> None:
+        """Tell observers the decision of an announcement."""
+        observers = self._catch_up.observers
+        if observers and decision.said:  # empty if the others went on without this peer
+            said = {bytes(peer): envelope for peer, envelope in decision.said.items()}
+            equivocations = {bytes(peer): pair for peer, pair in decision.equivocations.items()}
+            self._outlet.send_each(slot, sorted(observers), Decided(said, equivocations))
+
+    def _prove(self, slot: Slot) -> None:
+        """Send the proof of a decision to observers, once, as soon as there is one: with it they need no other voice."""
+        if slot not in self._to_prove:
+            return
+        observers, voices = self._to_prove[slot]
+        if slot.step == self._position.view.step:
+            observers |= self._catch_up.observers  # some may have come since
+        if observers and (proof := self._ended[slot].proof(voices)) is not None:
+            del self._to_prove[slot]
+            self._outlet.send_each(slot, sorted(observers), proof)
 
     def equivocations(self, step: int) -> Equivocations:
         return dict(self._equivocations[step])
@@ -200,8 +176,15 @@ class Announcer:
         blame, self._blame = self._blame, Blame()
         return blame
 
-    def forget(self, step: int) -> None:
-        """Drop the memory of earlier steps: nothing grows from step to step."""
+    def end_step(self, step: int) -> float:
+        """Drop the memory of earlier steps, and return the longest delay that the announcements of this one measured.
+
+        Observers need proof of the last announcement too, and signatures for it may still be on their way.
+        """
         for by_step in (self._silent, self._equivocations):
             for old in [old for old in by_step if old < step]:
                 del by_step[old]
+        last = {slot: ended for slot, ended in self._ended.items() if slot.step == step}
+        self._to_prove = {slot: due for slot, due in self._to_prove.items() if slot in last and due[0]}
+        self._ended = {slot: last[slot] for slot in self._to_prove}
+        return max((ended.lag for ended in last.values()), default=0.0)

@@ -91,9 +91,9 @@ class CatchUp(Generic[T]):
             everyone, asked = self._stand_outside(), asked + 1
             since = ledger.earlier if ledger.earlier is not None and not asked % 2 else ledger.state
             self._requests.ask(channel, everyone, since.step)
-            until = channel.listener.now() + _PATIENCE * channel.pacing.bounds.delta
-            while channel.listener.now() < until:
-                heard = await channel.listener.hear_outside(min(until, restart.pause()))
+            until = channel.now() + _PATIENCE * channel.pacing.bounds.delta
+            while channel.now() < until:
+                heard = await channel.hear_outside(min(until, restart.pause()))
                 if restart.waits and served < asked:  # once per round: answers may be large, and anyone may ask
                     served = asked
                     self._observers.admit(channel)
@@ -132,12 +132,12 @@ class CatchUp(Generic[T]):
                 self._borrow(shown)
                 self._voices.forget()
         else:
-            self._voices.hear(sender, shown, self._channel.listener.now())
+            self._voices.hear(sender, shown, self._channel.now())
 
     async def _goes_on(self) -> bool:
         """Adopt the newest history of members that are in a step, with its model; return whether that was possible."""
         channel, voices = self._channel, self._voices
-        best = voices.newest(channel.listener.now(), channel.pacing.bounds.quiet_step)
+        best = voices.newest(channel.now(), channel.pacing.bounds.quiet_step)
         if best is None:
             return False
         self._observe_from(best.followed.step)
@@ -189,7 +189,7 @@ class CatchUp(Generic[T]):
 
     def _hear_what_came(self) -> None:
         """Examine the records that came during a download. Those that several members showed alike are checked once."""
-        now, checked = self._channel.listener.now(), dict[tuple[int, tuple[bytes, ...]], Shown[T] | None]()
+        now, checked = self._channel.now(), dict[tuple[int, tuple[bytes, ...]], Shown[T] | None]()
         for sender, frame in self._meanwhile.items():
             begun = -1 if frame.begun is None else frame.begun.incarnation
             key = begun, tuple(signed.record for signed in frame.certified)
@@ -207,12 +207,12 @@ class CatchUp(Generic[T]):
         self._restart.stand(ledger.state, waits=ledger.lacks is None, unsure=ledger.unproved_roster)
 
     def _borrow(self, shown: Shown[T]) -> None:
-        if not self._ledger.borrow(shown, self._channel.listener.now()):
+        if not self._ledger.borrow(shown, self._channel.now()):
             self._channel.position.observe_from(self._ledger.state.step)
         self._wait_in_restart()
 
     def _give_up_borrowing(self) -> None:
-        if self._ledger.give_up_borrowing(self._channel.listener.now(), self._patience):
+        if self._ledger.give_up_borrowing(self._channel.now(), self._patience):
             self._channel.position.observe_from(self._ledger.state.step)
             self._wait_in_restart()
 

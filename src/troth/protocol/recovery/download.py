@@ -113,15 +113,15 @@ class Download(Generic[T]):
     ) -> T | None:
         """Fetch from these members, the first ones first; None if they have handed out nothing new for too long. Other answers
         go to `hear`."""
-        listener, delta, bulk = channel.listener, channel.pacing.bounds.delta, channel.pacing.bounds.bulk
+        delta, bulk = channel.pacing.bounds.delta, channel.pacing.bounds.bulk
         self.recall()
         if self._collected is not None and not self._collected.missing:
             return self._collected.state()
         self._donors, self._delay, self._pause, self.found = {}, 2 * delta + bulk, delta, False
         unasked = deque(peer for peer in backers if peer not in self._liars)
-        asks_again = until = listener.now()
-        while unasked or listener.now() < until:
-            now = listener.now()
+        asks_again = until = channel.now()
+        while unasked or channel.now() < until:
+            now = channel.now()
             # Those asked first may be gone, or slow, or have handed out what they may; and several are faster than one.
             if unasked and (now >= asks_again or self._all_rest(now)):
                 some = [unasked.popleft() for _ in range(min(_INDEXES_AT_ONCE, len(unasked)))]
@@ -131,7 +131,7 @@ class Download(Generic[T]):
             for donor, number in self._wanted(now):
                 channel.outlet.send(donor, slot, ChunkWanted(self.digest, number))
             wake = min(until, asks_again) if unasked else until
-            heard = await listener.hear_outside(min(wake, self._next_deadline(now, wake)))
+            heard = await channel.hear_outside(min(wake, self._next_deadline(now, wake)))
             if heard is None:
                 continue
             sender, frame = heard
@@ -139,8 +139,8 @@ class Download(Generic[T]):
                 self._ask_again(sender)
             if not isinstance(frame, StateIndex | ChunkShown):
                 hear(sender, frame)
-            elif sender in backers and self._take(sender, frame, listener.now()):
-                until = listener.now() + 2 * delta + _PATIENCE_IN_BULKS * bulk
+            elif sender in backers and self._take(sender, frame, channel.now()):
+                until = channel.now() + 2 * delta + _PATIENCE_IN_BULKS * bulk
             if self._collected is not None and not self._collected.missing:
                 return self._collected.state()
         return None

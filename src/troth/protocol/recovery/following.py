@@ -234,13 +234,13 @@ class Following(Generic[T]):
     async def run(self) -> NewestRecord:
         """Follow until a quorum has confirmed the newest record and all others had time to show another history. Raises if one
         does, or nobody answers."""
-        listener, unanswered = self._channel.listener, 0
+        channel, unanswered = self._channel, 0
         while unanswered < _ASKING:
             before = self._progress
             self._ask()
-            until = listener.now() + _PATIENCE * self._channel.pacing.bounds.delta
-            while listener.now() < until:
-                heard = await listener.hear_outside(until)
+            until = channel.now() + _PATIENCE * channel.pacing.bounds.delta
+            while channel.now() < until:
+                heard = await channel.hear_outside(until)
                 if heard is not None and isinstance(heard[1], HistoryShown):
                     self._take(heard[0], heard[1])
                 elif heard is not None and isinstance(heard[1], TipSigned):
@@ -260,7 +260,7 @@ class Following(Generic[T]):
         whose answers did not fit, within so many that they can show where their history parts."""
         if self._confirmed is None:
             return False
-        waited, everyone = self._channel.listener.now() - self._confirmed, self._everyone
+        waited, everyone = self._channel.now() - self._confirmed, self._everyone
         pages = 1 + len(self._changes.named) // _RECORDS
         steps = 1 + pages * bool(self._since.keys() & everyone - self._answered)
         return everyone <= self._answered or waited >= steps * self._channel.pacing.bounds.quiet_step
@@ -378,7 +378,7 @@ class Following(Generic[T]):
         if peer.tools.verify(sender, tip_bytes(slot, sender, asked.nonce, asked.tip.digest), frame.signature):
             asked.said.add(sender)
         if self._confirmed is None and len(asked.said) >= asked.tip.standing.roster.quorum:
-            self._confirmed = self._channel.listener.now()
+            self._confirmed = self._channel.now()
 
 
 def confirmed(certified: Sequence[CertifiedRecord], oldest: int, wanted: TipWanted, tools: Primitives) -> bool:

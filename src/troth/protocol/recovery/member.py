@@ -163,10 +163,9 @@ class Member(Generic[T]):
     async def linger(self, channel: BroadcastChannel, seconds: float) -> None:
         """Serve peers that are still catching up, after the run is over."""
         self._serve(channel)
-        listener = channel.listener
-        until = listener.now() + seconds
-        while listener.now() < until:
-            await listener.hear_outside(min(until, listener.now() + channel.pacing.timeouts.delta))
+        until = channel.now() + seconds
+        while channel.now() < until:
+            await channel.hear_outside(min(until, channel.now() + channel.pacing.timeouts.delta))
             self._observers.admit(channel)
             self._observers.show(channel, self.peer, waits=self.restart is not None)
 

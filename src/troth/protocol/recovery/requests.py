@@ -114,7 +114,7 @@ class Knocking(Generic[T]):
 
     async def run(self) -> None:
         """Follow the records until this peer is a candidate, or a member already. Raises if the run will not have it."""
-        ledger, listener, me, unanswered = self._ledger, self._channel.listener, self._peer.me, 0
+        ledger, channel, me, unanswered = self._ledger, self._channel, self._peer.me, 0
         while me not in {*ledger.state.roster.door.keys, *ledger.state.roster.members}:
             roster = ledger.state.roster
             if ledger.over:
@@ -127,9 +127,9 @@ class Knocking(Generic[T]):
                 raise LeftOutError("no member showed records that continue this peer's")
             self._channel.stand_outside(frozenset({*self._peer.run.founders, *roster.members}))
             self._ask()
-            until, unanswered = listener.now() + _PATIENCE * self._channel.pacing.bounds.delta, unanswered + 1
-            while listener.now() < until:
-                heard = await listener.hear_outside(until)
+            until, unanswered = channel.now() + _PATIENCE * channel.pacing.bounds.delta, unanswered + 1
+            while channel.now() < until:
+                heard = await channel.hear_outside(until)
                 shown = ledger.examine(heard[1]) if heard is not None and isinstance(heard[1], SyncShown) else None
                 if shown is not None:
                     ledger.stand_at_tip(shown)

@@ -55,11 +55,11 @@ class Restart(Generic[T]):
             Enough(roster.quorum, roster.restart_quorum, unsure),
             self._channel.signed_slots.begun,
         )
-        self._quorum.tick(self._channel.listener.now())
+        self._quorum.tick(self._channel.now())
         for sender, (frame, when) in sorted(self._where.items()):
             self._quorum.hear(sender, frame, when)
         for sender, begun in sorted(self._begun.items()):
-            self._quorum.hear(sender, begun, self._channel.listener.now())
+            self._quorum.hear(sender, begun, self._channel.now())
 
     @property
     def waits(self) -> bool:
@@ -74,7 +74,7 @@ class Restart(Generic[T]):
     def seconds_left(self) -> float | None:
         """Seconds until it begins without those who are missing, to show to people; None while too few are here."""
         due = self._quorum.deadline if self._quorum is not None else None
-        return None if due is None else max(0.0, due - self._channel.listener.now())
+        return None if due is None else max(0.0, due - self._channel.now())
 
     @property
     def least(self) -> int:
@@ -84,22 +84,22 @@ class Restart(Generic[T]):
     @property
     def missing(self) -> frozenset[PeerId]:
         """Members that do not wait here, to show to people."""
-        return self._quorum.missing(self._channel.listener.now()) if self._quorum is not None else frozenset()
+        return self._quorum.missing(self._channel.now()) if self._quorum is not None else frozenset()
 
     @property
     def busy(self) -> frozenset[PeerId]:
         """Members that say they are in a step, to show to people."""
-        return self._quorum.busy(self._channel.listener.now()) if self._quorum is not None else frozenset()
+        return self._quorum.busy(self._channel.now()) if self._quorum is not None else frozenset()
 
     def hear(self, sender: PeerId, frame: Waiting | Busy | RestartCertificate) -> None:
         if self._state is None or sender not in self._state.roster.may_ask:
             return
         if self._quorum is not None:
-            self._quorum.hear(sender, frame, self._channel.listener.now())
+            self._quorum.hear(sender, frame, self._channel.now())
         match frame:
             case Waiting():
                 news = sender not in self._where or self._where[sender][0] != frame
-                self._where[sender] = (frame, self._channel.listener.now())
+                self._where[sender] = (frame, self._channel.now())
                 if news:
                     self._tell([sender])  # it may have missed where this member waits
             case RestartCertificate():
@@ -109,12 +109,12 @@ class Restart(Generic[T]):
 
     def waiting_at(self, step: int) -> list[PeerId]:
         """Members that wait before this step, by their own word."""
-        since = self._channel.listener.now() - _SAID * self._channel.pacing.bounds.delta
+        since = self._channel.now() - _SAID * self._channel.pacing.bounds.delta
         return sorted(peer for peer, (frame, when) in self._where.items() if frame.step == step and when >= since)
 
     def pause(self) -> float:
         """Time until which to listen; sends this member's `Waiting` again when it is due."""
-        now, quorum = self._channel.listener.now(), self._quorum
+        now, quorum = self._channel.now(), self._quorum
         if quorum is None:
             return now + self._pause
         if now >= self._told_at + self._pause:
@@ -128,8 +128,8 @@ class Restart(Generic[T]):
         if self._quorum is None:
             return None
         if (allowed := self._allowed()) is not None:
-            self._quorum.allow(allowed, self._channel.listener.now())
-        self._quorum.tick(self._channel.listener.now())
+            self._quorum.allow(allowed, self._channel.now())
+        self._quorum.tick(self._channel.now())
         if self._quorum.begun is not None:
             self._channel.signed_slots.begins(self._quorum.begun)
         if self._quorum.told != self._told:

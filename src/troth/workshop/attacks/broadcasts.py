@@ -387,11 +387,11 @@ class LateChannel(BroadcastChannel):
         running = self._begin(slot, view)
         if not isinstance(running, Announcement):
             return await self._finish(slot, running)  # an observer says nothing
-        now, delta = self.listener.now(), self.pacing.timeouts.delta
+        now, delta = self.now(), self.pacing.timeouts.delta
         due = (running.deadline or now) - 2.1 * delta  # any later, it would come too late for some
-        await self.listener.wait(due, lambda: len(running.heard) >= len(self.position.members) - 1)
+        await self.wait(due, lambda: len(running.heard) >= len(self.position.members) - 1)
         opened = {peer: self._tools.open(slot, peer, envelope) for peer, envelope in running.heard.items()}
         message = choose({peer: said for peer, said in opened.items() if not isinstance(said, Malformed)})
         if message is not None:
-            running.say(seal(self._identity, slot, message), self.listener.now())
+            running.say(seal(self._identity, slot, message), self.now())
         return await self._finish(slot, running)
