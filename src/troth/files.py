@@ -1,18 +1,22 @@
-"""Files that are written whole or not at all, and are still there after a power cut; and reading them into memory.
+"""Files that are written whole or not at all, and are still there after a power cut; locks, output folders, and TOML from others.
 
 Nothing is written into a file that has its name already: a reader that has it open, or mapped, keeps what it began to read. Other
 people's tools do write into files, though, so what has been checked must not lie in a file that has a name.
 """
 
 import fcntl
+import json
 import os
 import re
 import tomllib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import Any
+
+from troth.errors import OperatorError
 
 _LONGEST_NAME = 64
 
@@ -85,6 +89,48 @@ def lock_folder(folder: Path) -> Lock | None:
     except OSError:  # a file system without locks
         pass
     return Lock(handle)
+
+
+# Output folders: checked before hours of work, never overwritten by another run's results.
+
+
+class OutputError(OperatorError):
+    """An output folder that cannot be used; the message says why."""
+
+
+def claim(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Path:
+    """Make the folder, and check that it can be written to and holds no other run's summary."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".write-test"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise OutputError(f"cannot write to `out` {folder}: {error.strerror}; choose another folder") from error
+    summary = folder / "summary.json"
+    if summary.exists() and not overwrite and _config_in(summary) != config:
+        raise OutputError(f"{folder} holds the results of another run: choose another `out`, or add `overwrite`")
+    return folder
+
+
+@contextmanager
+def claimed(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Iterator[Path]:
+    """Claim a folder for the work inside; if that fails, folders that were made for it and are still empty go again."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        yield claim(folder, config, overwrite=overwrite)
+    except BaseException:
+        for place in missing:
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
+        raise
+
+
+def _config_in(summary: Path) -> Any:
+    try:
+        return json.loads(summary.read_text(encoding="utf-8"))["config"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 # TOML from somebody else, read within bounds: `tomllib` takes quadratic time for keys of many dots, and a frame of the stack for

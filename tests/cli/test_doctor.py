@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from math import inf
 from pathlib import Path
 from typing import Any, NoReturn
@@ -77,7 +76,7 @@ class TestResults:
         assert "100%" in done.err
 
     def test_elsewhere_a_line_now_and_then(self, troth: Troth, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys.modules["troth.cli.doctor"], "_LINE_EVERY_S", -1.0)
+        monkeypatch.setattr("troth.cli.progress._LINE_EVERY_S", -1.0)
         done = troth(*SHORT)
         assert done.err.splitlines()[-1] == "measuring: 100%"
 
@@ -117,9 +116,9 @@ class TestMistakes:
             (("--device", "tpu"), "--device is cpu or cuda, got 'tpu'"),
             (("--peers", "1"), "--peers must be from 2 to 1024, got 1"),
             (("--peers", "2000"), "--peers must be from 2 to 1024, got 2000"),
-            (("--peers", "41"), "peers must be at least 2 and at most 40, got 41"),
-            (("--seeds", "1"), "seeds must be at least 2, got 1"),
-            (("--steps", "0"), "steps must be at least 1, got 0"),
+            (("--peers", "41"), "--peers must be at least 2 and at most 40, got 41"),
+            (("--seeds", "1"), "--seeds must be at least 2, got 1"),
+            (("--steps", "0"), "--steps must be at least 1, got 0"),
             (("--seeds", "few"), "Invalid value for '--seeds'"),
         ],
         ids=" ".join,

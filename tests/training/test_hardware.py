@@ -256,11 +256,11 @@ class TestMeasure:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"peers": 1}, "peers must be at least 2 and at most 4, got 1"),
-            ({"peers": 5}, "peers must be at least 2 and at most 4, got 5"),
-            ({"seeds": 1}, "seeds must be at least 2, got 1"),
-            ({"points": 0}, "points must be at least 1, got 0"),
-            ({"steps": 0}, "steps must be at least 1, got 0"),
+            ({"peers": 1}, "`peers` must be at least 2 and at most 4, got 1"),
+            ({"peers": 5}, "`peers` must be at least 2 and at most 4, got 5"),
+            ({"seeds": 1}, "`seeds` must be at least 2, got 1"),
+            ({"points": 0}, "`points` must be at least 1, got 0"),
+            ({"steps": 0}, "`steps` must be at least 1, got 0"),
         ],
     )
     def test_what_cannot_be_measured(self, options: dict[str, int], message: str) -> None:

@@ -12,10 +12,11 @@ from troth.events.kinds import Began
 from troth.events.phrases import metrics_in_words
 from troth.evidence.bans import BanEvidence
 from troth.evidence.file_format import RunSummary
+from troth.files import claimed
 from troth.specs import check_keywords
 from troth.training import Task
 from troth.workshop.attacks import GradientAttack
-from troth.workshop.lab.results import EventWriter, claimed, save_results, write_curve
+from troth.workshop.lab.results import EventWriter, save_results, write_curve
 from troth.workshop.rules.memory import RuleWithMemory
 from troth.workshop.simulation import Finished, Scenario, StepReport, start
 

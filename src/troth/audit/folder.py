@@ -41,7 +41,7 @@ class AuditOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.sample <= MOST_SAMPLE:
-            raise AuditError(f"sample must be from 0 to {MOST_SAMPLE:,}, got {self.sample}")
+            raise AuditError(f"`sample` must be from 0 to {MOST_SAMPLE:,}, got {self.sample}")
 
 
 def audit(

@@ -11,6 +11,7 @@ import typer
 from typer import Typer
 from typer.core import TyperCommand, TyperGroup
 
+from troth.cli.fields import Command
 from troth.errors import OperatorError, printable
 from troth.version import __version__
 
@@ -46,7 +47,7 @@ def load(name: str) -> Any:
     if isinstance(found, Typer):
         return typer.main.get_command(found)
     alone = Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(name)(found)
+    alone.command(name, cls=Command)(found)
     return typer.main.get_command(alone)
 
 

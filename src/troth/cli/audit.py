@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from troth.cli.fields import Trust, agree, as_options
+from troth.cli.fields import Trust, agree
 from troth.cli.progress import telling
-
-_FIELDS = ("run", "task", "sample")
 
 
 def audit(
@@ -56,7 +54,7 @@ def audit(
     manifest = Manifest.load(run)
     if recompute and task is None:
         agree(manifest, trust)
-    with as_options(_FIELDS), telling("checking run.toml") as now:
+    with telling("checking run.toml") as now:
         processes = min(1, (os.cpu_count() or 1) - 1)
         options = AuditOptions(sample=sample, recompute=recompute, task=task, processes=processes)
         report = audit_folder(folder, manifest, options, lambda place: now(f"checking {place}"))

@@ -5,15 +5,17 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from troth.cli.progress import OutputError, Tally, claim
+from troth.cli.fields import with_options
+from troth.cli.progress import Tally
 from troth.errors import OperatorError
+from troth.files import OutputError, claim, write_text
 
 if TYPE_CHECKING:
     from troth.workshop.chaos.judge import WorldVerdict
@@ -247,7 +249,9 @@ def _many(worlds: _Worlds, seeds: range, out: Path, minutes: float | None, *, sm
             findings = _Findings(folder, verdict, plan, worlds.replay(verdict.seed))
             findings.save(smaller=smaller, closer=not interrupted)
         except OutputError as error:
-            typer.echo(f"troth: {error}", err=True)  # the other folders may be writable
+            typer.echo(
+                f"troth: {with_options(str(error), {'out': '--out'})}", err=True
+            )  # the other folders may be writable
     if interrupted:
         raise KeyboardInterrupt
     return bool(broken)
@@ -259,21 +263,18 @@ def _verdicts(worlds: _Worlds, seeds: range, minutes: float | None) -> "Generato
 
     from troth.workshop.chaos.judge import judge_all
 
-    start = time.monotonic()
-    until = None if minutes is None else start + 60 * minutes
-    judging = judge_all(map(worlds.plan, seeds), os.cpu_count() or 1, until)
     broken = 0
-    with closing(judging) as verdicts, Tally("chaos", len(seeds)) as tally:
+    with Tally("chaos", len(seeds), minutes=minutes) as tally, ExitStack() as stack:
+        judging = judge_all(map(worlds.plan, seeds), os.cpu_count() or 1, tally.until)
+        verdicts = stack.enter_context(closing(judging))
         tally.show(0, f"0 of {len(seeds)} worlds")
         for done, verdict in enumerate(verdicts, start=1):
             yield verdict  # first of all: what is shown was counted, whenever somebody interrupts
             if verdict.broken:
                 broken += 1
                 _say_broken(verdict, worlds.replay(verdict.seed), tally.say)
-            now = time.monotonic()
-            words = f"{done} of {len(seeds)} worlds, {broken} broken, {60 * done / (now - start):.0f} a minute"
-            left = (len(seeds) - done) * (now - start) / done
-            tally.show(done, words, left if until is None else max(0.0, min(left, until - now)))
+            pace = 60 * done / (time.monotonic() - tally.began)
+            tally.show(done, f"{done} of {len(seeds)} worlds, {broken} broken, {pace:.0f} a minute")
 
 
 def _say_broken(verdict: "WorldVerdict", replay: str, say: Callable[[str], None]) -> None:
@@ -297,7 +298,6 @@ class _Findings:
 
     def save(self, *, smaller: bool, closer: bool = True) -> None:
         """Write the plan at once, so that an interruption loses nothing; then a smaller one, and its trace."""
-        from troth.files import write_text
         from troth.workshop.chaos.trace import TraceLog
 
         claim(self.folder, {}, overwrite=True)
@@ -320,7 +320,7 @@ class _Findings:
         from troth.workshop.chaos.shrink import MOST_WORLDS, breaks_like, shrink
 
         smallest = self.drawn
-        with Tally(f"shrinking seed {self.drawn.seed}", MOST_WORLDS) as tally:
+        with Tally(f"shrinking seed {self.drawn.seed}", MOST_WORLDS, timed=False) as tally:
 
             def show(best: "Plan", tried: int) -> None:
                 nonlocal smallest
@@ -333,7 +333,6 @@ class _Findings:
             return shrink(self.drawn, breaks_like(self.verdict), on_try=show)
 
     def _write(self, small: "Plan", broken: list[str] | None = None) -> None:
-        from troth.files import write_text
         from troth.workshop.chaos.plan_file import FORMAT, PlanFile, to_text
 
         shrunk = None if small == self.drawn else small

@@ -28,7 +28,7 @@ def demo(
     typer.echo("Starting …", err=True)
 
     from troth.api.steps import use_threads
-    from troth.cli.progress import claim
+    from troth.files import claim
 
     use_threads(1)
     folder = claim(out, {}, overwrite=True)

@@ -1,9 +1,6 @@
 """`troth doctor`: whether peers with other hardware than this machine can train a task together, and at what price."""
 
-import sys
-import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +9,6 @@ from troth.errors import OperatorError
 if TYPE_CHECKING:
     from troth.training.measurement import Measurement, Spread
 
-_LINE_EVERY_S = 5.0
 _MOST_PEERS = 1024
 _MOST = 0.01  # h above which liars may hide more than a twentieth of a gradient, for ever: one class is better then
 
@@ -43,23 +39,28 @@ def doctor(
 
     Example: troth doctor --task digits
     """
+    from rich.progress import TaskProgressColumn, TimeRemainingColumn
+
     from troth.api.steps import use_threads
-    from troth.cli.fields import as_options
+    from troth.cli.progress import Bar
     from troth.training import Problem, check_pure, make_task
     from troth.training.hardware import class_digest, describe
     from troth.training.measurement import measure
 
-    with as_options({"threads"}):
-        use_threads(threads)
+    use_threads(threads)
     if not 2 <= peers <= _MOST_PEERS:
         raise DoctorError(f"--peers must be from 2 to {_MOST_PEERS}, got {peers}")
     _check_device(device)
     chosen = make_task(task)
     steps = chosen.steps if steps is None else steps
-    with _Progress("measuring") as progress:
+    with Bar("measuring", None, TaskProgressColumn(), TimeRemainingColumn(compact=True)) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.update(done, f"measuring: {done / total:.0%}", total=total)
+
         problem = Problem(chosen, device=device, lanes_for=peers)
         check_pure(chosen, problem)  # a task that is not pure differs from itself, and the figures would mean nothing
-        found = measure(problem, peers=peers, seeds=seeds, steps=steps, on_progress=progress.show)
+        found = measure(problem, peers=peers, seeds=seeds, steps=steps, on_progress=show)
     facts = {
         "task": task,
         "parameters": problem.size,
@@ -175,39 +176,3 @@ def rounded_up(number: float) -> float:
     from decimal import ROUND_CEILING, Context, Decimal
 
     return float(Context(prec=2, rounding=ROUND_CEILING).plus(Decimal(number)))
-
-
-class _Progress:
-    """Progress on standard error: a bar on a terminal, a line every few seconds elsewhere."""
-
-    def __init__(self, label: str) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-        self._label = label
-        self._last_line = time.monotonic()
-        console = Console(stderr=True)
-        self._terminal = console.is_terminal
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=28),
-            TaskProgressColumn(),
-            TimeRemainingColumn(compact=True),
-        )
-        self._bar = Progress(*columns, console=console, disable=not self._terminal)
-        self._task = self._bar.add_task(label, total=None)
-
-    def show(self, done: int, total: int) -> None:
-        self._bar.update(self._task, completed=done, total=total)
-        if not self._terminal and time.monotonic() - self._last_line > _LINE_EVERY_S:
-            self._last_line = time.monotonic()
-            print(f"{self._label}: {done / total:.0%}", file=sys.stderr)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()

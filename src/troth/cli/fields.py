@@ -1,8 +1,5 @@
-"""Options of commands: those that a dataclass declares, and those that several commands have.
-
-Library errors name fields (`metrics_port`); a person at the command line knows options (`--metrics-port`). Also the question
-before a program of whoever wrote a manifest is run here.
-"""
+"""Options of commands: those that a dataclass declares, and those that several commands have; errors that name them; and the
+question before a program of whoever wrote a manifest is run here."""
 
 import functools
 import inspect
@@ -10,12 +7,12 @@ import os
 import pwd
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from troth.errors import OperatorError, one_word, printable
 from troth.options import Declared, declared
@@ -25,22 +22,24 @@ if TYPE_CHECKING:
     from troth.network.manifest.manifest import Manifest
 
 
-@contextmanager
-def as_options(fields: Collection[str], named: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Rephrase errors that begin with one of these fields, or have them in backticks. `named`: options of another name."""
-    try:
-        yield
-    except OperatorError as error:
-        text = rephrased(str(error), {field: field.replace("_", "-") for field in fields} | dict(named or {}))
-        if text == str(error):
-            raise
-        raise type(error)(text) from error
+class Command(TyperCommand):
+    """A command whose errors name its options: the library has fields in backticks, and `metrics_port` is --metrics-port here."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OperatorError as error:
+            shown: dict[str, str] = {}
+            for one in self.params:
+                is_option = one.opts[0].startswith("-")
+                flag = one.opts[0] if is_option else one.metavar or str(one.name).upper()
+                shown |= {str(one.name): flag, flag.lstrip("-").replace("-", "_"): flag}
+            raise OperatorError(with_options(str(error), shown)) from error
 
 
-def rephrased(text: str, options: Mapping[str, str]) -> str:
-    text = re.sub(r"`(\w+)`", lambda found: f"--{options[found[1]]}" if found[1] in options else found[0], text)
-    first = re.match(r"\w+", text)
-    return text if first is None or first[0] not in options else f"--{options[first[0]]}{text[first.end() :]}"
+def with_options(text: str, shown: Mapping[str, str]) -> str:
+    """A text with options in place of the fields that it has in backticks."""
+    return re.sub(r"`(\w+)`", lambda found: shown.get(found[1], found[0]), text)
 
 
 def takes(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -67,11 +66,6 @@ def takes(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
         return run
 
     return decorate
-
-
-def flags_of(kind: type) -> dict[str, str]:
-    """Name of each field of a dataclass of options on the command line, for `as_options`."""
-    return {one.name: one.flag for one in declared(kind)}
 
 
 def _parameter(one: Declared) -> inspect.Parameter:
@@ -122,18 +116,17 @@ def agree(manifest: "Manifest", trust: str | None) -> None:
     Elsewhere `--trust` answers; without it, `ConsentError` names it."""
     from troth.network.manifest.consent import consent, remember, require_consent, trust_file
 
-    with as_options({"trust"}):
-        code = consent(manifest, trust)
-        if code is None:
-            return
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            require_consent(manifest, None)
-        _show(manifest, code)
-        if not typer.confirm("Run it?", err=True):
-            typer.echo("Nothing was run.", err=True)
-            raise typer.Exit(2)
-        if remember(code):
-            typer.echo(f"Noted in {trust_file()}: these bytes are not asked about again.", err=True)
+    code = consent(manifest, trust)
+    if code is None:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        require_consent(manifest, None)
+    _show(manifest, code)
+    if not typer.confirm("Run it?", err=True):
+        typer.echo("Nothing was run.", err=True)
+        raise typer.Exit(2)
+    if remember(code):
+        typer.echo(f"Noted in {trust_file()}: these bytes are not asked about again.", err=True)
 
 
 def _show(manifest: "Manifest", code: "TaskCode") -> None:

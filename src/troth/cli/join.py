@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from troth.cli.fields import Trust, agree, as_options
+from troth.cli.fields import Trust, agree
 from troth.cli.progress import telling
 from troth.cli.watch import HOST, Page, PageHost, PageOptions, PagePort
 from troth.errors import OperatorError, printable
@@ -128,9 +128,7 @@ def join(
         from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS
         from troth.training.weights import how_to_load
 
-    fields = {"metrics_port", "tensorboard", "threads"}
-    with as_options(fields):
-        check_extra(metrics_port, tensorboard=tensorboard)
+    check_extra(metrics_port, tensorboard=tensorboard)
     run = Manifest.load(manifest)
     agree(run, trust)
     addresses = _addresses(address or [], [one.name for one in run.founders])
@@ -141,30 +139,29 @@ def join(
         "serves_relay": serve_relay,
     }
     transport = TRANSPORTS["libp2p"](**libp2p_options) if libp2p else TRANSPORTS[DEFAULT_TRANSPORT]()
-    with as_options(fields):
-        joined = join_run(
-            manifest,
-            identity,
-            folder=folder,
-            listen=listen,
-            addresses=addresses,
-            at=at,
-            invitation=invitation,
-            founding_s=founding_s,
-            restart_with=restart_with,
-            bytes_per_second=None if bandwidth is None else bandwidth * 1e6,
-            metrics_port=metrics_port,
-            tensorboard=tensorboard,
-            transport=transport,
-            threads=threads,
-        )
+    joined = join_run(
+        manifest,
+        identity,
+        folder=folder,
+        listen=listen,
+        addresses=addresses,
+        at=at,
+        invitation=invitation,
+        founding_s=founding_s,
+        restart_with=restart_with,
+        bytes_per_second=None if bandwidth is None else bandwidth * 1e6,
+        metrics_port=metrics_port,
+        tensorboard=tensorboard,
+        transport=transport,
+        threads=threads,
+    )
     run, place = joined.manifest, joined.folder
     if not joined.is_founder:
         say_now("checking this machine: task, data, hardware, disk and port, against the manifest")
     drawn = not quiet and not verbose and is_drawable()
     screen = _Screen(every_s=float("inf") if quiet or drawn else 0.0 if verbose else 2.0)
     preparing = telling("preparing the task, its data, the first model and a gradient of it")
-    with preparing, _naming_folder(), as_options(fields):
+    with preparing, _naming_folder():
         node = joined.node(screen)
     node.note(f"run {run.run.id.hex()[:16]} “{run.name}”, as {joined.me}; everything goes to {place}")
     if run.continues is not None:

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from troth.cli.fields import Command
 from troth.errors import OperatorError, printable
 
 if TYPE_CHECKING:
@@ -84,7 +84,6 @@ def report(
 
 
 _SHOWN = 5  # failed runs that are named in the end
-_FIELDS = ("out", "data", "only", "extend", "engine", "ray_address", "device", "workers", "minutes")
 
 
 class LabError(OperatorError):
@@ -123,16 +122,14 @@ def run(
     Example: troth lab run matrix
     """
     typer.echo("Checking all runs …", err=True)
-    from troth.cli.fields import as_options
     from troth.workshop.lab.recipes import find_sweep
 
-    with as_options(_FIELDS):
-        found = find_sweep(sweep)
-        plan = found.plan(data=data, override={} if device is None else {"device": device})
-        wanted = plan.only(_labels(only or []))
-        at_once, folder = _at_once(workers, wanted), out or Path("results") / found.name
-        chosen = _engine(engine, ray_address)
-        store = _run(found, plan, wanted, folder, chosen, at_once, minutes, extend=extend)
+    found = find_sweep(sweep)
+    plan = found.plan(data=data, override={} if device is None else {"device": device})
+    wanted = plan.only(_labels(only or []))
+    at_once, folder = _at_once(workers, wanted), out or Path("results") / found.name
+    chosen = _engine(engine, ray_address)
+    store = _run(found, plan, wanted, folder, chosen, at_once, minutes, extend=extend)
     _print_end(store, wanted, plan)
 
 
@@ -180,26 +177,20 @@ def _run(
 
     if minutes is not None and minutes <= 0:
         raise LabError(f"--minutes must be positive, got {minutes:g}")
-    start = time.monotonic()
     labels = {cell.job.key: cell.labels for cell in wanted.cells}
-    with Tally(sweep.name, len(wanted.jobs())) as tally:
+    with Tally(sweep.name, len(wanted.jobs()), minutes=minutes) as tally:
 
         def show(progress: "SweepProgress", job: "SweepJob | None", performed: "Performed | None") -> None:
             if job is not None and performed is not None and performed.failed:
                 tally.say(printable(f"{in_words(labels[job.key])} failed: {performed.found['error']}"))
-            seconds = time.monotonic() - start
-            left = None if not progress.done else (progress.of - progress.done) * seconds / progress.done
-            if left is not None and minutes is not None:
-                left = min(left, max(0.0, 60 * minutes - seconds))
             done, of = progress.kept + progress.done, progress.kept + progress.of
             kept = f" ({progress.kept} from before)" if progress.kept else ""
             failed = f", {progress.failed} failed" if progress.failed else ""
-            tally.show(done, f"{done} of {of} runs{kept}{failed}, {at_once} at a time", left)
+            tally.show(done, f"{done} of {of} runs{kept}{failed}, {at_once} at a time")
 
-        until = None if minutes is None else start + 60 * minutes
         try:
             return run_sweep(
-                sweep, plan, folder, engine, at_once=at_once, only=wanted, until=until, extend=extend, on_run=show
+                sweep, plan, folder, engine, at_once=at_once, only=wanted, until=tally.until, extend=extend, on_run=show
             )
         except KeyboardInterrupt:
             tally.say(f"interrupted: what was done is in {folder}; the same command goes on")
@@ -230,9 +221,8 @@ lab = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-lab.command()(run)
-lab.command()(report)
-lab.command()(recipes)
+for command in (run, report, recipes):
+    lab.command(cls=Command)(command)
 
 
 @lab.callback(invoke_without_command=True)

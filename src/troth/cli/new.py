@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from troth.cli.fields import as_options, takes
+from troth.cli.fields import takes
 from troth.cli.progress import telling
 from troth.network.manifest.options import ManifestOptions
 
@@ -56,8 +56,7 @@ def new(
     torch.set_num_threads(1)  # as 'troth join' does unless asked otherwise: the time of a gradient is measured here
     if "continues" not in options:
         task = task or "digits"
-    fields = ("founder", "overwrite", "continues", "from", "probation", "task")
-    with as_options(fields), telling("reading keys") as now:
+    with telling("reading keys") as now:
         given = cast("NewOptions", options)
         built = write_new(manifest, task, founder, given, overwrite=overwrite, on_stage=now)
     _print(manifest, built)

@@ -5,20 +5,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
-from troth.cli.fields import as_options
 from troth.errors import printable
-from troth.workshop.lab import results
-from troth.workshop.lab.results import OutputError
 
 if TYPE_CHECKING:
-    from troth.workshop.simulation import StepReport
+    from rich.progress import ProgressColumn
 
+    from troth.workshop.simulation import StepReport
 
 _LINE_EVERY_S = 5.0
 _PATIENCE_S = 2.0  # before the first sign of life
@@ -45,61 +42,27 @@ def telling(what: str) -> Iterator[Callable[[str], None]]:
         teller.join()
 
 
-class Live:
-    """Use as a context manager around one run; `step` is called after every step."""
+class Bar:
+    """A live bar on a terminal, a line every few seconds elsewhere; use as a context manager."""
 
-    def __init__(self, label: str, steps: int, peers: int, *, beyond: bool = False) -> None:
+    def __init__(self, label: str, total: float | None, *columns: "ProgressColumn", **settings: Any) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
-        self._console = Console(stderr=True)
-        self._label = label
-        self._steps = steps
-        self._beyond = beyond
-        self._words = f"batch loss –  peers {peers}"
-        self._metric = ""
+        self.console = Console(stderr=True)
         self._last_line = time.monotonic()
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=28),
-            TextColumn("step {task.completed}/{task.total}  {task.fields[words]}"),
-            TimeRemainingColumn(compact=True),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._task = self._progress.add_task(label, total=steps, words=self._words)
+        description, bar = TextColumn("{task.description}"), BarColumn(bar_width=28)
+        off = not self.console.is_terminal
+        self._progress = Progress(description, bar, *columns, console=self.console, disable=off, **settings)
+        self._task = self._progress.add_task(label, total=total, words="")
 
-    def step(self, report: "StepReport") -> None:
-        from troth.events.phrases import withstanding
-
-        if report.metrics:
-            self._metric = _in_words(report.metrics) + "  "
-        self._words = f"batch loss {report.loss:.3f}  {self._metric}peers {report.alive}"
-        if report.guarantee is not None:
-            self._words += f"  {withstanding(report.guarantee)}{' (beyond the guarantee)' if self._beyond else ''}"
-        if report.attacked:
-            self._words += "  under attack"
-        if report.probation:
-            self._words += "  on probation " + ", ".join(f"{peer}: {done}" for peer, done in report.probation)
-        for note in report.notes:
-            self._console.print(f"  step {report.step - 1}: {note}", highlight=False, soft_wrap=True)
-        for ban in report.bans:
-            self._console.print(
-                f"  step {ban.step}: peer{ban.peer} is banned: {ban.reason}", highlight=False, soft_wrap=True
-            )
-        for peer in report.absent:
-            self._console.print(
-                f"  step {report.step - 1}: peer{peer} is absent, and no longer a member", highlight=False
-            )
-        self._progress.update(self._task, completed=report.step, words=self._words)
-        if not self._console.is_terminal and time.monotonic() - self._last_line > _LINE_EVERY_S:
-            self._last_line = time.monotonic()
-            print(f"{self._label}: step {report.step}/{self._steps}  {self._words}", file=sys.stderr)
-
-    def end(self, early: str) -> None:
-        """Say why the run ended before its last step, if it did."""
-        if early:
-            self._console.print(f"  {early}", markup=False, highlight=False, soft_wrap=True)
+    def update(self, done: float, line: str, *, at_once: bool = False, **fields: Any) -> None:
+        """`line` is for where there is no terminal; `at_once`: it is not left out there."""
+        self._progress.update(self._task, completed=done, **fields)
+        now = time.monotonic()
+        if not self.console.is_terminal and (now - self._last_line > _LINE_EVERY_S or at_once):
+            self._last_line = now
+            print(line, file=sys.stderr)
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -109,6 +72,48 @@ class Live:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+
+class Live(Bar):
+    """A simulated run; `step` is called after every step."""
+
+    def __init__(self, label: str, steps: int, peers: int, *, beyond: bool = False) -> None:
+        from rich.progress import TextColumn, TimeRemainingColumn
+
+        words = TextColumn("step {task.completed}/{task.total}  {task.fields[words]}")
+        super().__init__(label, steps, words, TimeRemainingColumn(compact=True))
+        self._label = label
+        self._steps = steps
+        self._beyond = beyond
+        self._metric = ""
+        self._progress.update(self._task, words=f"batch loss –  peers {peers}")
+
+    def step(self, report: "StepReport") -> None:
+        from troth.events.phrases import withstanding
+
+        if report.metrics:
+            self._metric = _in_words(report.metrics) + "  "
+        words = f"batch loss {report.loss:.3f}  {self._metric}peers {report.alive}"
+        if report.guarantee is not None:
+            words += f"  {withstanding(report.guarantee)}{' (beyond the guarantee)' if self._beyond else ''}"
+        if report.attacked:
+            words += "  under attack"
+        if report.probation:
+            words += "  on probation " + ", ".join(f"{peer}: {done}" for peer, done in report.probation)
+        news = [f"step {report.step - 1}: {note}" for note in report.notes]
+        news += [f"step {ban.step}: peer{ban.peer} is banned: {ban.reason}" for ban in report.bans]
+        news += [f"step {report.step - 1}: peer{peer} is absent, and no longer a member" for peer in report.absent]
+        for text in news:
+            self._say(text)
+        self.update(report.step, f"{self._label}: step {report.step}/{self._steps}  {words}", words=words)
+
+    def end(self, early: str) -> None:
+        """Say why the run ended before its last step, if it did."""
+        if early:
+            self._say(early)
+
+    def _say(self, text: str) -> None:
+        self.console.print(f"  {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _in_words(metrics: Mapping[str, float]) -> str:
@@ -119,73 +124,38 @@ def _in_words(metrics: Mapping[str, float]) -> str:
     return f"test {name} {metrics[name]:.3g}"
 
 
-class Tally:
-    """Counts up to a total; use as a context manager. `say` prints to standard output, above the bar."""
+class Tally(Bar):
+    """Counts up to a total. `say` prints to standard output, above the bar."""
 
-    def __init__(self, label: str, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
+    def __init__(self, label: str, total: int, *, timed: bool = True, minutes: float | None = None) -> None:
+        """`timed`: say how long the rest takes, which ends after so many minutes."""
+        from rich.progress import TextColumn
 
-        self._console = Console(stderr=True)
-        self._total = total
-        self._last_line = time.monotonic()
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=28),
-            TextColumn("{task.fields[words]}{task.fields[left]}"),
-            console=self._console,
-            disable=not self._console.is_terminal,
-            redirect_stdout=False,  # else `say` would go to standard error, even if standard output is a file
-            redirect_stderr=False,
-            transient=True,
-        )
-        self._task = self._progress.add_task(label, total=total, words="", left="")
+        # Else `say` would go to standard error, even if standard output is a file.
+        streams = {"redirect_stdout": False, "redirect_stderr": False}
+        super().__init__(label, total, TextColumn("{task.fields[words]}"), **streams, transient=True)
+        self._total, self._timed = total, timed
+        self.began = time.monotonic()
+        self.until = None if minutes is None else self.began + 60 * minutes
+        self._first: int | None = None  # done before the time began
 
-    def show(self, done: int, words: str, seconds_left: float | None = None) -> None:
-        left = "" if seconds_left is None else f", {_duration(seconds_left)} left"
-        self._progress.update(self._task, completed=done, words=words, left=left)
+    def show(self, done: int, words: str) -> None:
         now = time.monotonic()
-        if not self._console.is_terminal and (now - self._last_line > _LINE_EVERY_S or done == self._total):
-            self._last_line = now
-            print(words, file=sys.stderr)
+        self._first = done if self._first is None else self._first
+        left = ""
+        if self._timed and done > self._first:
+            seconds = (self._total - done) * (now - self.began) / (done - self._first)
+            seconds = seconds if self.until is None else max(0.0, min(seconds, self.until - now))
+            left = f", {_duration(seconds)} left"
+        self.update(done, words, at_once=done == self._total, words=words + left)
 
     def say(self, text: str) -> None:
-        if self._console.is_terminal and sys.stdout.isatty():
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        if self.console.is_terminal and sys.stdout.isatty():
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             typer.echo(text)
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
 
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
-
-
-# Output folders of commands: as `lab.results` says, with its fields as options.
-
-
-__all__ = ["OutputError", "claim", "claimed"]
-
-_OPTIONS = ("out", "overwrite")
-
-
-def claim(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Path:
-    """Make the folder, and check that it can be written to and holds no other run's summary."""
-    with as_options(_OPTIONS):
-        return results.claim(folder, config, overwrite=overwrite)
-
-
-@contextmanager
-def claimed(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Iterator[Path]:
-    """Claim a folder for the work inside; if that fails, folders that were made for it and are still empty go again."""
-    with as_options(_OPTIONS), results.claimed(folder, config, overwrite=overwrite) as made:
-        yield made

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from troth.api.steps import use_threads
-from troth.cli.fields import as_options, flags_of, takes
-from troth.cli.progress import Live, claimed
+from troth.cli.fields import takes
+from troth.cli.progress import Live
 from troth.cli.watch import HOST, Page, PageHost, PageOptions, PagePort
 from troth.errors import OperatorError
 from troth.evidence.file_format import RunSummary, slug
+from troth.files import claimed
 from troth.specs import file_of
 from troth.training.weights import write_model
 from troth.workshop.lab.results import MODEL, EventWriter, save_results
@@ -60,7 +61,7 @@ def simulate(
     """
     if checkpoint_every is not None and checkpoint_every < 1:
         raise SimulateError(f"--checkpoint-every must be at least 1, got {checkpoint_every}")
-    with as_options({"threads"}, flags_of(Scenario)), redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr):
         use_threads(threads)
         run = start(Scenario(**options))
     _run(run, out, checkpoint_every, PageOptions(page, page_host, page_port), overwrite=overwrite, json=json)

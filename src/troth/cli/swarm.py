@@ -73,9 +73,7 @@ def swarm(
     typer.echo("Starting …", err=True)
     import torch
 
-    from troth.cli.fields import as_options
-    from troth.cli.progress import claimed
-    from troth.files import write_text
+    from troth.files import claimed, write_text
     from troth.network.manifest.consent import code_to_run, remember
     from troth.network.manifest.manifest import Manifest
     from troth.workshop.lab.plots import plot_runs
@@ -83,8 +81,7 @@ def swarm(
 
     torch.set_num_threads(threads)
     attacks, behaviours = tuple(attack or ("sign-flip",)), tuple(behaviour or ())
-    with as_options(SwarmPlan.__dataclass_fields__):
-        plan = SwarmPlan(peers, byzantine, attacks, behaviours, attack_start, attack_every, seed=seed)
+    plan = SwarmPlan(peers, byzantine, attacks, behaviours, attack_start, attack_every, seed=seed)
     base = None if manifest is None else Manifest.load(manifest)
     if base is not None:
         agree(base, trust)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from troth.cli.fields import Trust, agree, as_options
+from troth.cli.fields import Trust, agree, with_options
 from troth.cli.progress import telling
 from troth.errors import printable
 
 if TYPE_CHECKING:
     from troth.api.verify import Verdict
 
-_FIELDS = ("run", "task", "paths")
+_FIELDS = {"run": "--run", "task": "--task"}
 _VOTED = 3  # nothing speaks against any file, and some bans rest on votes: a script that trusts no quorum must notice
 
 
@@ -66,18 +66,17 @@ def verify(
         from troth.network.manifest.manifest import Manifest
 
         agree(Manifest.load(run), trust)
-    with as_options(_FIELDS, {"paths": "PATH"}):
-        files = expand(paths)
-        with telling(_place(files, 0)) as now:
-            for verdict in verify_paths(files, run, recompute=recompute, task=task):
-                verdicts.append(verdict)
-                now(_place(files, len(verdicts)))
-                if not as_json:
-                    typer.echo(_with_options(verdict.line()))
-                if explain and not as_json:
-                    typer.echo("".join(f"    {printable(line)}\n" for line in verdict.explanation), nl=False)
+    files = expand(paths)
+    with telling(_place(files, 0)) as now:
+        for verdict in verify_paths(files, run, recompute=recompute, task=task):
+            verdicts.append(verdict)
+            now(_place(files, len(verdicts)))
+            if not as_json:
+                typer.echo(with_options(verdict.line(), _FIELDS))
+            if explain and not as_json:
+                typer.echo("".join(f"    {printable(line)}\n" for line in verdict.explanation), nl=False)
     if as_json:
-        typer.echo(_with_options(json.dumps([verdict.plain() for verdict in verdicts], indent=1)))
+        typer.echo(with_options(json.dumps([verdict.plain() for verdict in verdicts], indent=1), _FIELDS))
     elif len(verdicts) > 1:
         typer.echo(_summary(verdicts))
     raise typer.Exit(_exit_code(verdicts))
@@ -98,13 +97,6 @@ def _summary(verdicts: "list[Verdict]") -> str:
     counts = Counter(verdict.result for verdict in verdicts)
     said = {one: one.value if counts[one] == 1 else one.value.replace("rests ", "rest ") for one in Result}
     return f"{len(verdicts)} files: " + "; ".join(f"{counts[one]} {said[one]}" for one in Result if counts[one])
-
-
-def _with_options(text: str) -> str:
-    """Name options where the library names fields."""
-    for name in ("run", "task"):
-        text = text.replace(f"`{name}`", f"--{name}")
-    return text
 
 
 def _place(files: list[Path], done: int) -> str:

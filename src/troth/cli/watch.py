@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from troth.cli.fields import with_options
 from troth.errors import OperatorError, printable
 from troth.events.file import EVENTS, MOST_LINE, EventError, decode_event
 from troth.events.kinds import Began
@@ -50,7 +51,6 @@ def watch(
 
     It only reads the folder, whoever trains there; any number of these may run. Ctrl-C ends it, and not the run.
     """
-    from troth.cli.fields import as_options
     from troth.watch.server import PageServer, new_token
 
     folder = folder_with_events(run)
@@ -59,10 +59,7 @@ def watch(
 
         watch_here(folder)
         return
-    with (
-        as_options(("host", "port", "token")),
-        PageServer(folder, host=host, port=port, token=new_token() if token == "new" else token) as server,
-    ):
+    with PageServer(folder, host=host, port=port, token=new_token() if token == "new" else token) as server:
         typer.echo(f"Page: {server.address}")
         if not folder.events.exists():
             typer.echo(f"{folder.path} has no events yet: the page waits for them", err=True)
@@ -169,18 +166,17 @@ class PageOptions:
         if not self.asked:
             yield ""
             return
-        from troth.cli.fields import as_options
         from troth.watch.page_process import start_page
 
+        # A port that was named is wanted for the next run.
+        stay_s = _STAY_S if self.stays and self.port is None else 0.0
         try:
-            with as_options(("page",), {"host": "page-host", "port": "page-port"}):
-                # A port that was named is wanted for the next run.
-                stay_s = _STAY_S if self.stays and self.port is None else 0.0
-                process = start_page(folder, host=self.host, port=self.port, linger_s=_LINGER_S, stay_s=stay_s, new=new)
+            process = start_page(folder, host=self.host, port=self.port, linger_s=_LINGER_S, stay_s=stay_s, new=new)
         except OperatorError as error:
+            why = with_options(str(error), {"page": "--page", "host": "--page-host", "port": "--page-port"})
             if not self.optional:
-                raise
-            typer.echo(f"No page: {error}", err=True)
+                raise OperatorError(why) from error
+            typer.echo(f"No page: {why}", err=True)
             yield ""
             return
         with process:

@@ -253,7 +253,7 @@ def distances(problem: Problem, other: Machine, *, peers: int = 16, seeds: int =
 
 def _check_range(name: str, value: int, least: int, most: int | None = None) -> None:
     if value < least or (most is not None and value > most):
-        raise TaskError(f"{name} must be at least {least}{f' and at most {most:,}' if most else ''}, got {value:,}")
+        raise TaskError(f"`{name}` must be at least {least}{f' and at most {most:,}' if most else ''}, got {value:,}")
 
 
 class _Tally:

@@ -171,7 +171,7 @@ def token_for(host: str, given: str | None) -> str | None:
         return None if is_loopback(host) else new_token()
     if len(given) < LEAST_TOKEN or _TOKEN.fullmatch(given) is None:
         raise AddressError(
-            f"token (TROTH_PAGE_TOKEN): at least {LEAST_TOKEN} letters, digits or ._~- are needed, so that nobody guesses it"
+            f"`token` (TROTH_PAGE_TOKEN): at least {LEAST_TOKEN} letters, digits or ._~- are needed, so that nobody guesses it"
         )
     return given
 
@@ -186,7 +186,7 @@ class Guard:
 
     def __post_init__(self) -> None:
         if self.token is None and not is_loopback(self.host):
-            raise AddressError(f"host {self.host}: other machines could connect, so a `token` is needed")
+            raise AddressError(f"`host` {self.host}: other machines could connect, so a `token` is needed")
 
     @property
     def cookie(self) -> str:
@@ -453,5 +453,5 @@ def _listen(host: str, port: int | None) -> socket.socket:
             if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
                 break
     if port is None and why == os.strerror(errno.EADDRINUSE):
-        raise AddressError(f"port: {ports[0]} to {ports[-1]} are all in use; choose another")
+        raise AddressError(f"`port`: {ports[0]} to {ports[-1]} are all in use; choose another")
     raise AddressError(f"cannot serve the page at `host` {host}, `port` {ports[0]}: {why}; choose others")

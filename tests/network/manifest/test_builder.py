@@ -92,7 +92,7 @@ def test_times_are_generous_and_memory_grows_with_the_model(monkeypatch: pytest.
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_a_device_that_is_not_here() -> None:
-    with pytest.raises(ManifestError, match="device cuda: PyTorch sees no CUDA device here"):
+    with pytest.raises(ManifestError, match="`device` cuda: PyTorch sees no CUDA device here"):
         build_manifest(SPEC, FOUNDERS, ManifestOptions(device="cuda"))
 
 

@@ -141,7 +141,7 @@ def _data_files(task: Task) -> tuple[tuple[str, Digest], ...]:
 
 def _check_machine(task: Task, options: ManifestOptions) -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
-        raise ManifestError("device cuda: PyTorch sees no CUDA device here; write the manifest where there is one")
+        raise ManifestError("`device` cuda: PyTorch sees no CUDA device here; write the manifest where there is one")
     for file in task.data_files():
         if not file.is_file():
             raise ManifestError(f"data: {file} is not there; the manifest is written where the data is")

@@ -50,7 +50,7 @@ def check_extra(port: int | None, *, tensorboard: bool) -> None:
             if asked:
                 import_module(module)
         except ImportError as error:
-            raise MetricsError(f"{field} needs {module.replace('_', '-')}: {how_to_install('metrics')}") from error
+            raise MetricsError(f"`{field}` needs {module.replace('_', '-')}: {how_to_install('metrics')}") from error
 
 
 class Metrics:

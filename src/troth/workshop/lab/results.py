@@ -1,4 +1,4 @@
-"""Output folders: checked before hours of work, never overwritten by another run's results; and what goes into them."""
+"""What goes into the folder of a simulated run, and into that of a sweep."""
 
 import csv
 import io
@@ -6,8 +6,8 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from msgspec import Struct
 
-from troth.errors import OperatorError
 from troth.files import lock_folder, write_bytes, write_text
 from troth.version import __version__
 from troth.workshop.lab.files import RESULTS, SET_ASIDE, SWEEP, TIMES, SweepError, convert, read_lines
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
 
 
 MODEL = "model.safetensors"
-
-
-class OutputError(OperatorError):
-    """An output folder that cannot be used; the message says why."""
 
 
 def save_results(folder: Path, finished: "Finished", reports: Sequence["StepReport"]) -> None:
@@ -94,41 +89,6 @@ class EventWriter:
             self._path.replace(self._place)
         else:
             self._path.unlink(missing_ok=True)
-
-
-def claim(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Path:
-    """Make the folder, and check that it can be written to and holds no other run's summary."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".write-test"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise OutputError(f"cannot write to `out` {folder}: {error.strerror}; choose another folder") from error
-    summary = folder / "summary.json"
-    if summary.exists() and not overwrite and _config_in(summary) != config:
-        raise OutputError(f"{folder} holds the results of another run: choose another `out`, or add `overwrite`")
-    return folder
-
-
-@contextmanager
-def claimed(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Iterator[Path]:
-    """Claim a folder for the work inside; if that fails, folders that were made for it and are still empty go again."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    try:
-        yield claim(folder, config, overwrite=overwrite)
-    except BaseException:
-        for place in missing:
-            if place.is_dir() and not any(place.iterdir()):
-                place.rmdir()
-        raise
-
-
-def _config_in(summary: Path) -> Any:
-    try:
-        return json.loads(summary.read_text(encoding="utf-8"))["config"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
 
 
 def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"], names: Mapping[str, str] | None = None) -> None:
