@@ -195,7 +195,8 @@ def test_a_simulation_that_is_gone_without_a_word(tmp_path: Path) -> None:
     with LiveRun(RunFolder(tmp_path / "gone")) as gone, LiveRun(RunFolder(tmp_path / "slow")) as slow:
         deadline = time.monotonic() + 20.0
         while (gone.how_it_ended is None or slow.tail.position.count < 2) and time.monotonic() < deadline:
-            gone.rest(0.01)
+            gone.look()
+            slow.look()
         assert (gone.how_it_ended, slow.how_it_ended) == ("lost", None)
 
 
@@ -211,19 +212,18 @@ def test_a_swarm_whose_witness_was_killed_goes_on(tmp_path: Path, first: float) 
         pid = os.getpid() if number == 2 else gone.pid
         status = Status(doing="training", at=time.time() - age, started_at=0.0, me=f"peer{number}", pid=pid)
         write_status(tmp_path / f"peer{number}", status)
-    run = LiveRun(RunFolder(tmp_path))
-    run.status = run.folder.status(began(source="swarm", me="peer0", peers=peers))
-    assert run.status is not None
-    assert (run.status.me, run.how_it_ended) == ("peer2", None)
+    with LiveRun(RunFolder(tmp_path)) as run:
+        run.look()
+        assert run.status is not None
+        assert (run.status.me, run.how_it_ended) == ("peer2", None)
 
 
 def test_a_simulation_that_died_while_the_clock_was_ahead_is_lost(tmp_path: Path) -> None:
     """Its file's time is ahead too, so no waiting would show that nothing is written any more."""
     write(tmp_path, began(), stepped(0))
     with LiveRun(RunFolder(tmp_path)) as run:
-        seen = run.changes
-        while not run.tail.position.count:
-            run.wait(seen, 1.0)
+        run.look()
+        assert run.tail.position.count == 2
         assert run.how_it_ended is None
         os.utime(tmp_path / EVENTS, (time.time() + 86400,) * 2)
         assert run.how_it_ended == "lost"

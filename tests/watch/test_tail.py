@@ -4,6 +4,7 @@ import errno
 import os
 import threading
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,24 @@ from troth.events.kinds import Ended, Event, Noted
 from troth.watch import tail as tail_module
 from troth.watch.folder import RunFolder
 from troth.watch.server import PageServer
-from troth.watch.tail import EventTail, Position
+from troth.watch.tail import Position
+
+_tails: list[tail_module.EventTail] = []
+
+
+class EventTail(tail_module.EventTail):
+    """Closed after the test, at the latest."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        _tails.append(self)
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while _tails:
+        _tails.pop().close()
 
 
 def all_events(tail: EventTail) -> list[Event]:
@@ -31,7 +49,7 @@ def all_events(tail: EventTail) -> list[Event]:
 
 
 def test_a_file_that_does_not_exist_yet(tmp_path: Path) -> None:
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     assert not tail.refresh()
     assert tail.position == Position(0)
     write(tmp_path, began(), stepped(0))
@@ -40,7 +58,7 @@ def test_a_file_that_does_not_exist_yet(tmp_path: Path) -> None:
 
 
 def test_a_file_that_grows(tmp_path: Path) -> None:
-    tail, run = EventTail(tmp_path / EVENTS), whole_run(10)
+    tail, run = EventTail(tmp_path), whole_run(10)
     for number, event in enumerate(run):
         write(tmp_path, event, fresh=number == 0)
         assert tail.refresh()
@@ -56,7 +74,7 @@ def test_a_file_that_grows(tmp_path: Path) -> None:
 def test_half_a_line_does_not_count_until_it_is_whole(tmp_path: Path) -> None:
     line = encode_event(began())
     path = tmp_path / EVENTS
-    tail = EventTail(path)
+    tail = EventTail(tmp_path)
     with path.open("ab", buffering=0) as file:
         for byte in line[:-1]:
             file.write(bytes([byte]))
@@ -71,7 +89,7 @@ def test_a_torn_line_is_passed_over_when_the_writer_goes_on(tmp_path: Path) -> N
     write(tmp_path, began())
     with (tmp_path / EVENTS).open("ab") as file:
         file.write(encode_event(stepped(0))[:40])  # a crash
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     assert all_events(tail) == [began()]
     write(tmp_path, stepped(1), fresh=False)
     assert all_events(tail) == [began(), stepped(1)]
@@ -90,7 +108,7 @@ def test_garbage_is_skipped_and_counted(tmp_path: Path) -> None:
     ]
     content = b"\n".join([encode_event(began())[:-1], *garbage, encode_event(stepped(0))])
     (tmp_path / EVENTS).write_bytes(content)
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     assert all_events(tail) == [began(), stepped(0)]
     assert tail.skipped == 5  # empty lines are nothing
 
@@ -101,7 +119,7 @@ def test_a_line_that_is_too_long_is_skipped_in_bounded_memory(tmp_path: Path) ->
         for _ in range(30):
             file.write(b"x" * (1 << 20))
         file.write(b"\n" + encode_event(stepped(0)))
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     tracemalloc.start()
     tail.refresh()
     most = tracemalloc.get_traced_memory()[1]
@@ -114,14 +132,14 @@ def test_a_line_that_is_too_long_is_skipped_in_bounded_memory(tmp_path: Path) ->
 def test_the_end_of_a_line_that_is_too_long_is_no_event(tmp_path: Path) -> None:
     """Whoever can make one event long, by a name or a note, must not forge another with it."""
     (tmp_path / EVENTS).write_bytes(b"x" * MOST_LINE + encode_event(stepped(0)) + encode_event(stepped(1)))
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     assert all_events(tail) == [stepped(1)]
     assert (tail.position.count, tail.skipped) == (1, 1)
 
 
 def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     write(tmp_path, began(), stepped(0), stepped(1))
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     assert len(all_events(tail)) == 3
     os.truncate(tmp_path / EVENTS, len(encode_event(began())))
     assert all_events(tail) == [began()]
@@ -134,7 +152,7 @@ def test_a_line_of_the_greatest_length_counts(tmp_path: Path) -> None:
     short = len(encode_event(Noted(text=""))) - 1
     notes = [Noted(text="x" * (MOST_LINE - short)), Noted(text="x" * (MOST_LINE - short + 1)), Noted(text="y")]
     write(tmp_path, *notes)
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     tail.refresh()
     assert tail.position.count == 2
     assert tail.skipped == 1
@@ -143,7 +161,7 @@ def test_a_line_of_the_greatest_length_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["replaced", "shorter", "longer in place"])
 def test_another_run_in_its_place_begins_anew(tmp_path: Path, how: str) -> None:
     write(tmp_path, began(), stepped(0))
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     all_events(tail)
     before = tail.position
     other = [began(name="other", at=2000.0), stepped(5)] if how == "shorter" else whole_run(30)
@@ -163,7 +181,7 @@ def test_another_run_in_its_place_begins_anew(tmp_path: Path, how: str) -> None:
 
 def test_the_same_place_means_the_same_to_another_process(tmp_path: Path) -> None:
     write(tmp_path, *whole_run(3))
-    first, second = EventTail(tmp_path / EVENTS), EventTail(tmp_path / EVENTS)
+    first, second = EventTail(tmp_path), EventTail(tmp_path)
     first.refresh()
     second.refresh()
     assert first.position == second.position == Position.read(str(first.position))
@@ -180,7 +198,7 @@ def test_a_bare_number_is_a_position() -> None:
 
 def test_of_a_step_that_was_told_twice_the_last_counts(tmp_path: Path) -> None:
     write(tmp_path, began(), stepped(3, members=4), stepped(4), began(), stepped(3, members=3))
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     tail.refresh()
     found = tail.step(3)
     assert found is not None
@@ -188,7 +206,7 @@ def test_of_a_step_that_was_told_twice_the_last_counts(tmp_path: Path) -> None:
 
 
 def test_the_end_is_one_until_something_happens(tmp_path: Path) -> None:
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     course: list[tuple[Event, str | None]] = [
         (began(), None),
         (Ended(how="stopped"), "stopped"),
@@ -204,17 +222,17 @@ def test_the_end_is_one_until_something_happens(tmp_path: Path) -> None:
 
 def test_a_pipe_or_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / EVENTS)
-    assert not EventTail(tmp_path / EVENTS).refresh()  # and does not hang
+    assert not EventTail(tmp_path).refresh()  # and does not hang
     os.unlink(tmp_path / EVENTS)
     (tmp_path / EVENTS).mkdir()
-    assert not EventTail(tmp_path / EVENTS).refresh()
+    assert not EventTail(tmp_path).refresh()
 
 
 @pytest.mark.parametrize("link", ["/dev/zero", "/proc/self/mem", "elsewhere"])
 def test_links_are_not_followed(tmp_path: Path, link: str) -> None:
     write(tmp_path / "elsewhere", began())
     (tmp_path / EVENTS).symlink_to(tmp_path / "elsewhere" / EVENTS if link == "elsewhere" else link)
-    assert not EventTail(tmp_path / EVENTS).refresh()
+    assert not EventTail(tmp_path).refresh()
 
 
 def test_a_pipe_that_is_put_there_in_the_last_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,13 +245,13 @@ def test_a_pipe_that_is_put_there_in_the_last_moment(tmp_path: Path, monkeypatch
         return open_file(path, *more)
 
     monkeypatch.setattr(os, "open", swapped)
-    assert not EventTail(tmp_path / EVENTS).refresh()
+    assert not EventTail(tmp_path).refresh()
 
 
 def test_a_disk_that_fails_costs_what_it_does_not_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that looks at the files would end, and the page stand still."""
     write(tmp_path, began())
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     assert all_events(tail) == [began()]
     write(tmp_path, stepped(0), fresh=False)
     read = os.pread
@@ -251,7 +269,7 @@ def test_a_file_without_end_can_be_left(tmp_path: Path) -> None:
     write(tmp_path, began())
     os.truncate(tmp_path / EVENTS, 1 << 40)  # takes no room on the disk
     looks: list[None] = []
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     assert tail.refresh(lambda: looks.append(None) or len(looks) > 3)  # type: ignore[func-returns-value]
     assert tail.position.count == 1
 
@@ -268,7 +286,7 @@ def test_a_server_of_a_file_without_end_ends_at_once(tmp_path: Path) -> None:
 
 def test_an_event_that_somebody_writes_over_is_not_believed(tmp_path: Path) -> None:
     write(tmp_path, began(), stepped(0), stepped(1))
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     tail.refresh()
     raw = (tmp_path / EVENTS).read_bytes()
     at = raw.index(b'"step":0')
@@ -285,7 +303,7 @@ def test_ten_thousand_steps_of_two_hundred_peers_in_little_memory(tmp_path: Path
     with (tmp_path / EVENTS).open("wb") as file:
         for step in range(10_000):
             file.write(line.replace(b'"step":0', b'"step":%d' % step, 1))
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     tracemalloc.start()
     tail.refresh()
     kept, most = tracemalloc.get_traced_memory()
@@ -299,7 +317,7 @@ def test_ten_thousand_steps_of_two_hundred_peers_in_little_memory(tmp_path: Path
 def test_the_index_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail_module, "MOST_EVENTS", 5)
     write(tmp_path, *whole_run(10))
-    tail = EventTail(tmp_path / EVENTS)
+    tail = EventTail(tmp_path)
     tail.refresh()
     assert tail.position.count == 5
     assert tail.skipped == 7
@@ -316,7 +334,7 @@ def test_however_the_bytes_come_the_same_events_are_told(
         encode_event(stepped(one)) if isinstance(one, int) else one.replace(b"\n", b"") + b"\n" for one in lines
     )
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=6)))
-    tail = EventTail(folder / EVENTS)
+    tail = EventTail(folder)
     for begin, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):
         with (folder / EVENTS).open("ab") as file:
             file.write(raw[begin:end])
@@ -329,7 +347,7 @@ def test_a_simulation_under_way_comes_before_the_results_of_the_last_one(tmp_pat
     """Its stream takes the place of the old one when it has ended well, and viewers of it notice nothing."""
     old, new = tmp_path / "events.jsonl", tmp_path / "events.partial.jsonl"
     old.write_bytes(encode_event(Noted(text="old")))
-    tail = EventTail(old)
+    tail = EventTail(tmp_path)
     tail.refresh()
     assert _texts(tail) == ["old"]
     new.write_bytes(encode_event(Noted(text="new")))

@@ -16,7 +16,7 @@ import typer
 
 from troth.cli.fields import with_options
 from troth.errors import OperatorError, printable
-from troth.events.file import EVENTS, MOST_LINE, EventError, decode_event
+from troth.events.file import EVENTS, first_event, stream_in
 from troth.events.kinds import Began
 from troth.watch.folder import RunFolder
 
@@ -61,7 +61,7 @@ def watch(
         return
     with PageServer(folder, host=host, port=port, token=new_token() if token == "new" else token) as server:
         typer.echo(f"Page: {server.address}")
-        if not folder.events.exists():
+        if not stream_in(folder.path).exists():
             typer.echo(f"{folder.path} has no events yet: the page waits for them", err=True)
         typer.echo("Ctrl-C ends it", err=True)
         if open:
@@ -231,7 +231,7 @@ def report(
         raise ReportError(f"{path} is there already: choose another with --out, or add --overwrite")
     from troth.watch.bundle import bundle
 
-    lines = _lines(folder.events)
+    lines = _lines(folder.path)
     try:
         write_text(path, bundle(lines))
     except OSError as error:
@@ -239,12 +239,12 @@ def report(
     typer.echo(f"{path} ({_size(path.stat().st_size)}, {len(lines):,} events): open it in a browser, or send it")
 
 
-def _lines(events: Path) -> list[bytes]:
+def _lines(folder: Path) -> list[bytes]:
     """The events, written anew: fields that this version does not know are not passed on to others."""
     from troth.events.file import encode_event
     from troth.watch.tail import EventTail, Reader
 
-    tail, lines = EventTail(events), list[bytes]()
+    tail, lines = EventTail(folder), list[bytes]()
     tail.refresh()
     reader = Reader(tail)
     while reader.behind:
@@ -252,9 +252,9 @@ def _lines(events: Path) -> list[bytes]:
     skipped = tail.skipped
     tail.close()
     if not lines:
-        raise ReportError(f"{events.parent} has no events yet: nothing to report")
+        raise ReportError(f"{folder} has no events yet: nothing to report")
     if skipped:
-        typer.echo(f"{skipped} lines of {events} are no events, and are left out", err=True)
+        typer.echo(f"{skipped} lines of {stream_in(folder)} are no events, and are left out", err=True)
     return lines
 
 
@@ -362,7 +362,7 @@ def run_folder(given: Path) -> RunFolder:
 def folder_with_events(given: Path) -> RunFolder:
     """The same; refuses a folder whose run has begun and left no events, where viewers would wait for ever."""
     folder = run_folder(given)
-    if not folder.events.exists() and any(folder.path.glob("journal/steps-*")):
+    if not stream_in(folder.path).exists() and any(folder.path.glob("journal/steps-*")):
         raise TargetError(
             f"{folder.path} has a journal, and {EVENTS} is gone: begin it again with 'troth join', look at another member's "
             "folder, or check the journal itself with 'troth audit'"
@@ -377,11 +377,7 @@ def run_in(folder: Path) -> str | None:
             return mark.read(100).decode("ascii", "replace").strip()
     except OSError:
         pass
-    try:
-        with (folder / EVENTS).open("rb") as file:
-            first = decode_event(file.readline(MOST_LINE))
-    except (OSError, EventError):
-        return None
+    first = first_event(folder)
     return first.run if isinstance(first, Began) and first.run else None
 
 

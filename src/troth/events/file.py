@@ -1,10 +1,12 @@
 """Events on disk: `events.jsonl`, which only grows, and `status.json`, which holds the present."""
 
 import os
+import stat
 import threading
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -14,7 +16,7 @@ EVENTS, STATUS = "events.jsonl", "status.json"
 UNDER_WAY = "events.partial.jsonl"  # of a simulation that has not ended: only then it takes the place of the last one's
 MOST_LINE = 1 << 22  # bytes of an event
 MOST_STATUS = 1 << 20
-_LAST_BYTES, _LAST_STEPS = 1 << 20, 32  # of a stream that goes on
+_LAST_BYTES = 2 * MOST_LINE  # of a stream that goes on: at least one line is whole
 _T = TypeVar("_T")
 
 
@@ -73,23 +75,42 @@ def stream_in(folder: Path) -> Path:
     return partial if partial.exists() else folder / EVENTS
 
 
-def last_steps(path: Path) -> list[Stepped]:
-    """The newest steps of a stream, as many as its last bytes hold; the newest last."""
+def open_stream(folder: Path) -> BinaryIO | None:
+    """The newest stream of a folder; None if there is none. Links are not followed, and a pipe is not waited for: others may
+    write into the folder."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
-            lines = file.read(_LAST_BYTES).splitlines()
+        handle = os.open(stream_in(folder), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return []
-    found: list[Stepped] = []
-    for line in reversed(lines):
-        with suppress(EventError):  # half a line at either end
-            event = decode_event(line)
-            if isinstance(event, Stepped):
-                found.append(event)
-        if len(found) == _LAST_STEPS:
-            break
-    return found[::-1]
+        return None
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb", buffering=0)
+    os.close(handle)
+    return None
+
+
+def first_line(file: BinaryIO) -> bytes:
+    """Of a stream, without its end; empty if it is not there yet."""
+    file.seek(0)
+    line, end, _ = file.read(MOST_LINE + 1).partition(b"\n")
+    return line if end else b""
+
+
+def first_event(folder: Path) -> Event | None:
+    """Of a folder's stream: which run it is. None if there is none, or none that can be read."""
+    with suppress(OSError, EventError), open_stream(folder) or BytesIO() as file:
+        return decode_event(first_line(file))
+    return None
+
+
+def last_events(folder: Path) -> list[Event]:
+    """The newest events of a folder's stream, as many as its last bytes hold; the newest last."""
+    found: list[Event] = []
+    with suppress(OSError), open_stream(folder) or BytesIO() as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+        for line in file.read(_LAST_BYTES).splitlines():
+            with suppress(EventError):  # half a line at either end
+                found.append(decode_event(line))
+    return found
 
 
 def write_status(folder: Path, status: Status) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from troth.events.file import EVENTS, MOST_STATUS, STATUS, EventError, decode_status
+from troth.events.file import MOST_STATUS, STATUS, EventError, decode_status
 from troth.events.kinds import Began, Status
 
 MOST_EVIDENCE = 64 << 20  # bytes of a file that is handed out
@@ -23,10 +23,6 @@ class RunFolder:
     """The folder of a member, a simulation or a swarm. A swarm's has its members' below it: peer0, peer1, …"""
 
     path: Path
-
-    @property
-    def events(self) -> Path:
-        return self.path / EVENTS
 
     def status(self, began: Began | None) -> Status | None:
         """How the member does that tells the events; of a swarm, which has no status itself, the newest of the honest peers',

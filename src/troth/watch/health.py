@@ -1,21 +1,44 @@
 """How members do, from their files alone: whether a status can still be believed, and one line about it."""
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from troth.errors import printable
-from troth.events.file import EVENTS, STATUS
-from troth.events.kinds import Doing, Status, Stepped
+from troth.events.file import STATUS, first_event, last_events, stream_in
+from troth.events.kinds import Began, Ended, Noted, Status, Stepped
 from troth.events.phrases import duration, metrics_in_words, withstanding
 from troth.watch.folder import RunFolder, read_status
-from troth.watch.live import is_ahead, is_alive, is_lost
-from troth.watch.tail import EventTail, Position
 
-_LAST = 50  # events that are looked through for the last step
 _ENDED = ("over", "stopped", "out", "error")
 _WELL = ("training", "over")
+FRESH_S = 10.0  # after which a status of a process that is gone says nothing about now
+SILENT_S = 60.0  # the same, whatever became of its process: it may hang, or its number be another's by now
+
+
+def is_lost(status: Status, now: float) -> bool:
+    """Whether a status should have been renewed, and was not. One of a time to come is: it was written before the clock was set
+    right, and whoever lives writes every second."""
+    age = now - status.at
+    return age > SILENT_S or _is_ahead(age) or (age > FRESH_S and status.pid > 0 and not _is_alive(status.pid))
+
+
+def _is_ahead(age_s: float) -> bool:
+    """Whether something is of a time to come, by more than clocks differ: nobody knows how old it is."""
+    return age_s < -FRESH_S
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether there is a process of that number; it may be another one by now."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 @dataclass(frozen=True)
@@ -60,7 +83,7 @@ class Health:
     def _age(self) -> str:
         if not self.stale:
             return self.when
-        gone = f", and process {self.status.pid} is gone" if self.status.pid and not is_alive(self.status.pid) else ""
+        gone = f", and process {self.status.pid} is gone" if self.status.pid and not _is_alive(self.status.pid) else ""
         return f"last heard of {self.when}, {self.status.doing} then{gone}"
 
 
@@ -82,31 +105,28 @@ def health(folder: Path, status: Status, now: float) -> Health:
     return Health(
         folder,
         status,
-        age if is_ahead(age) else max(0.0, age),
+        age if _is_ahead(age) else max(0.0, age),
         stale=status.doing not in _ENDED and is_lost(status, now),
     )
 
 
 def _from_events(folder: Path) -> Status | None:
     """What the events say, where nobody keeps a status: simulations, and members that wrote none yet."""
-    tail = EventTail(folder / EVENTS)
-    tail.refresh()
-    began, ended, there = tail.began, tail.ended, tail.position
-    events, _ = tail.events(Position(max(0, there.count - _LAST), there.stream), _LAST)
-    tail.close()
-    if began is None:
+    began, events = first_event(folder), last_events(folder)
+    if not isinstance(began, Began):
         return None
-    last = next((event for event in reversed(events) if isinstance(event, Stepped)), None)
-    when = (ended.at if ended is not None else None) or (last.at if last is not None else None) or began.at
-    doing: Doing = "training" if ended is None else ended.how
+    steps = [event for event in events if isinstance(event, Stepped)]
+    last = steps[-1] if steps else None
+    end = next((event for event in reversed(events) if not isinstance(event, Noted)), began)
+    ended = end if isinstance(end, Ended) else None
     known = dict[str, object]() if last is None else {
         "step": last.step + 1, "updates": last.updates, "members": last.members, "withstands": last.withstands, "loss": last.loss,
-        "metrics": next((one.metrics for one in reversed(events) if isinstance(one, Stepped) and one.metrics), {}),
+        "metrics": next((one.metrics for one in reversed(steps) if one.metrics), {}),
         "seconds": last.seconds, "stepped_at": last.at, "quorum": last.quorum,
     }  # fmt: skip
     return Status(
-        doing=doing,
-        at=when or _changed_at(folder / EVENTS),
+        doing="training" if ended is None else ended.how,
+        at=next((one.at for one in (ended, last, began) if one is not None and one.at), _changed_at(folder)),
         started_at=began.at or 0.0,
         run=began.run,
         name=began.name,
@@ -117,9 +137,9 @@ def _from_events(folder: Path) -> Status | None:
     )
 
 
-def _changed_at(path: Path) -> float:
+def _changed_at(folder: Path) -> float:
     try:
-        return path.stat().st_mtime
+        return stream_in(folder).stat().st_mtime
     except OSError:
         return 0.0
 

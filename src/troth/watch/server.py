@@ -16,6 +16,7 @@ import re
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ from typing import Any, BinaryIO, Self
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -286,6 +288,7 @@ def assets() -> dict[str, Asset]:
 
 
 HOST, PORT, PORTS = "127.0.0.1", 8420, 20  # without a port given: the first free one of so many
+_MOST_CATCH_UP_S = 10.0  # with a file at which nobody has looked for long
 _JSON = "application/json"
 _EVENT_STREAM = "text/event-stream"
 
@@ -315,7 +318,7 @@ class PageServer:
         self._limits = limits = limits or ViewerLimits()
         self._files = assets() if files is None else files
         self._run = LiveRun(folder, ignored=ignored)
-        self._streams = 0
+        self.streams = 0
         routes = [
             Route("/events", self._events),
             Route("/step", self._step),
@@ -358,10 +361,13 @@ class PageServer:
     @property
     def over(self) -> bool:
         """Whether the run is, and there is nothing more to come."""
+        until = time.monotonic() + _MOST_CATCH_UP_S
+        self._run.look()
+        while not self._run.tail.complete and time.monotonic() < until:
+            self._run.look()
         return self._run.how_it_ended in FOR_GOOD
 
     def __enter__(self) -> Self:
-        self._run.__enter__()
         self._thread.start()
         return self
 
@@ -384,6 +390,7 @@ class PageServer:
         number = request.query_params.get("n", "")
         if not (number.isascii() and number.isdecimal() and len(number) < 20):
             return say(HTTPStatus.BAD_REQUEST, "n: the number of a step")
+        self._run.look()
         event = self._run.tail.step(int(number))
         return say(HTTPStatus.NOT_FOUND) if event is None else Response(msgspec.json.encode(event), media_type=_JSON)
 
@@ -402,20 +409,17 @@ class PageServer:
     async def _events(self, request: Request) -> Response:
         if request.method == "HEAD":
             return Response(media_type=_EVENT_STREAM)
+        await run_in_threadpool(self._run.look)
         there = self._run.tail.position
         begin = Position.read(request.headers.get("last-event-id") or request.query_params.get("from", ""))
         if begin is not None and not begin.stream:  # a bare number: of the run that is there
             begin = Position(begin.count, there.stream)
         if self._run.how_it_ended in FOR_GOOD and begin == there:
             return Response(status_code=HTTPStatus.NO_CONTENT)  # do not come back
-        if self._streams >= self._limits.streams:
+        if self.streams >= self._limits.streams:
             return say(HTTPStatus.SERVICE_UNAVAILABLE, "Too many viewers at a time.", Retry_After="5")
-        self.viewer(+1)
+        self.streams += 1
         return _Viewing(self, ViewerStream(self._run, begin))
-
-    def viewer(self, more: int) -> None:
-        self._streams += more
-        self._run.viewer(more)
 
 
 class _Viewing(StreamingResponse):
@@ -429,7 +433,7 @@ class _Viewing(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._page.viewer(-1)
+            self._page.streams -= 1
 
 
 def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:

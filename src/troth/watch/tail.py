@@ -1,4 +1,4 @@
-"""Follows `events.jsonl` while it grows: which events there are and where they lie, not what they say.
+"""Follows a folder's stream of events while it grows: which events there are and where they lie, not what they say.
 
 The file may not exist yet, end in half a line, or be replaced by another run's. Only whole lines that decode count; the others
 are skipped and counted. Memory is twenty bytes an event, whatever the events hold.
@@ -7,15 +7,16 @@ are skipped and counted. Memory is twenty bytes an event, whatever the events ho
 import hashlib
 import os
 import re
-import stat
 import threading
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
-from troth.events.file import EVENTS, MOST_LINE, EventError, decode_event, stream_in
+from troth.events.file import MOST_LINE, EventError, decode_event, first_line, open_stream, stream_in
 from troth.events.kinds import Began, Ended, Event, Noted, Stepped
 
 MOST_EVENTS = 1 << 22
@@ -46,15 +47,16 @@ _POSITION = re.compile(r"([0-9]{1,12})(?:-([0-9a-f]{1,16}))?")
 
 
 class EventTail:
-    """Index of a file of events. May be used from any thread; `refresh` looks whether there is more."""
+    """Index of a folder's events. May be used from any thread; `refresh` looks whether there is more."""
 
-    def __init__(self, path: Path, *, ignored: str = "") -> None:
+    def __init__(self, folder: Path, *, ignored: str = "") -> None:
         """`ignored`: the stream, by `stream_of`, that is there already and is none of ours."""
-        self.path = path
+        self._folder = folder
         self._ignored = ignored
         self.skipped = 0  # lines that were no events
+        self.complete = False  # whether the last `refresh` came to the end of the file
         self._lock = threading.RLock()
-        self._handle: int | None = None
+        self._file: BinaryIO | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -63,7 +65,7 @@ class EventTail:
         self._anchor = b""
         self._stream = ""  # digest of the first event
         self._starts, self._lengths, self._steps = array("Q"), array("I"), array("q")
-        self._began: Began | None = None
+        self.began: Began | None = None  # the last beginning
         self._ended: Ended | None = None
         self.seconds: float | None = None  # that the last step took
 
@@ -75,12 +77,6 @@ class EventTail:
             return Position(len(self._starts), self._stream)
 
     @property
-    def began(self) -> Began | None:
-        """The last beginning."""
-        with self._lock:
-            return self._began
-
-    @property
     def ended(self) -> Ended | None:
         """The end of the stream, if nothing happened after it."""
         with self._lock:
@@ -90,8 +86,8 @@ class EventTail:
     def written_at(self) -> float | None:
         """When the file was last written to; None if there is no event."""
         with self._lock, suppress(OSError):
-            if self._handle is not None and self._starts:
-                return os.fstat(self._handle).st_mtime
+            if self._file is not None and self._starts:
+                return os.fstat(self._file.fileno()).st_mtime
         return None
 
     def events(self, begin: Position, most: int, most_bytes: int = 1 << 20) -> tuple[list[Event], Position]:
@@ -121,72 +117,65 @@ class EventTail:
 
     def _raw(self, number: int, stream: str) -> bytes | None:
         with self._lock:
-            if stream != self._stream or number >= len(self._starts) or self._handle is None:
+            if stream != self._stream or number >= len(self._starts) or self._file is None:
                 return None
-            return os.pread(self._handle, self._lengths[number], self._starts[number])
+            return self._read(self._lengths[number], self._starts[number])
+
+    def _read(self, count: int, start: int) -> bytes:
+        return b"" if self._file is None else os.pread(self._file.fileno(), count, start)
 
     # Looking for more
 
     def refresh(self, enough: Callable[[], bool] = lambda: False) -> bool:
         """Read on, to the end or until it is enough: a file may be larger than anybody wants to wait for. Whether there is
         anything new, which may be another file."""
-        changed = False
-        with suppress(OSError):  # a disk that fails: what was read stays, and whoever follows tries again
-            while not enough() and self._read_some():
+        changed = stopped = False
+        with suppress(OSError):  # a disk that fails: what was read stays, and the next look tries again
+            while not (stopped := enough()) and self._read_some():
                 changed = True
+        self.complete = not stopped
         return changed
 
     def close(self) -> None:
         with self._lock:
-            if self._handle is not None:
-                os.close(self._handle)
-                self._handle = None
+            if self._file is not None:
+                self._file.close()
+                self._file = None
 
     def _read_some(self) -> bool:
         """Read a piece. False if there is no more now."""
         with self._lock:
             begun = self._reopen_if_other()
-            if self._handle is None:
-                return False
-            piece = os.pread(self._handle, _CHUNK, self._at)
+            piece = self._read(_CHUNK, self._at)
             if len(piece) == _CHUNK and b"\n" not in piece:
-                piece = os.pread(self._handle, MOST_LINE + 1, self._at)
+                piece = self._read(MOST_LINE + 1, self._at)
             return self._take(piece) or begun
 
     def _reopen_if_other(self) -> bool:
         """Begin again if the name now stands for another file, or for one that was written anew. Whether that is so."""
-        path = stream_in(self.path.parent) if self.path.name == EVENTS else self.path
         try:
-            there = os.lstat(path)  # links are not followed: see `folder`
+            there = os.lstat(stream_in(self._folder))
         except OSError:  # gone: what was read may still be asked for, until there is another
             return False
-        if not stat.S_ISREG(there.st_mode):
+        file = open_stream(self._folder) if self._is_other(there) else None
+        if file is None:
             return False
-        if self._handle is not None and not self._is_other(there):
-            return False
-        try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return False
-        # Put there since, or what is there already and is none of ours.
-        if not stat.S_ISREG(os.fstat(handle).st_mode) or (self._ignored and _stream_at(handle) == self._ignored):
-            os.close(handle)
+        if self._ignored and _stream_at(file) == self._ignored:
+            file.close()
             return False
         self.close()
         self._clear()
-        self._handle = handle
+        self._file = file
         return True
 
     def _is_other(self, there: os.stat_result) -> bool:
-        assert self._handle is not None
-        ours = os.fstat(self._handle)
-        if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
+        if self._file is None or not os.path.samestat(there, os.fstat(self._file.fileno())):
             return True
-        if os.pread(self._handle, len(self._anchor), self._at - len(self._anchor)) != self._anchor:
+        if self._read(len(self._anchor), self._at - len(self._anchor)) != self._anchor:
             return True
         if there.st_size == self._at or not self._starts:
             return False
-        return _digest(os.pread(self._handle, self._lengths[0], self._starts[0])) != self._stream
+        return _digest(self._read(self._lengths[0], self._starts[0])) != self._stream
 
     def _take(self, piece: bytes) -> bool:
         """Index the lines of a piece that are whole; half a line is read again when there is more. Whether there was any."""
@@ -224,7 +213,7 @@ class EventTail:
         elif not isinstance(event, Noted):
             self._ended = None
         if isinstance(event, Began):
-            self._began = event
+            self.began = event
         elif isinstance(event, Stepped):
             self.seconds = event.seconds
 
@@ -252,22 +241,13 @@ class Reader:
 
 def stream_of(folder: Path) -> str:
     """The stream that a folder holds now, as `Position.stream` names it; empty if there is none."""
-    try:
-        handle = os.open(stream_in(folder), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        return _stream_at(handle)
-    finally:
-        os.close(handle)
+    with suppress(OSError), open_stream(folder) or BytesIO() as file:
+        return _stream_at(file)
+    return ""
 
 
-def _stream_at(handle: int) -> str:
-    try:
-        first, end, _ = os.pread(handle, MOST_LINE, 0).partition(b"\n")
-    except OSError:
-        return ""
-    return _digest(first) if end else ""
+def _stream_at(file: BinaryIO) -> str:
+    return _digest(line) if (line := first_line(file)) else ""
 
 
 def _digest(line: bytes) -> str:

@@ -21,7 +21,7 @@ from troth.events import phrases
 from troth.events.kinds import Began, Ended, Event, Noted, Status, Stepped, Trial
 from troth.watch.folder import RunFolder
 from troth.watch.health import health
-from troth.watch.live import FOR_GOOD, LiveRun
+from troth.watch.live import FOR_GOOD, LOOK_S, LiveRun
 from troth.watch.tail import Reader
 
 MOST_STEPS = 300  # columns of the grid, and points of the curve
@@ -216,7 +216,6 @@ def watch_here(folder: RunFolder, console: Console | None = None) -> None:
     """Show a run until it is over for good, or until Ctrl-C."""
     console = console or Console()
     with LiveRun(folder) as run, suppress(KeyboardInterrupt):
-        run.viewer(+1)
         if console.is_terminal and not console.is_dumb_terminal:  # nothing would ever be drawn there
             _watch_drawn(run, console)
         else:
@@ -229,7 +228,8 @@ def _watch_drawn(run: LiveRun, console: Console) -> None:
     try:
         with Live(get_renderable=updated, console=console, screen=True, refresh_per_second=2):
             while run.how_it_ended not in FOR_GOOD:
-                run.wait(run.changes, 1.0)
+                run.look()
+                run.closed.wait(LOOK_S)
     finally:
         console.print(updated())
 
@@ -238,7 +238,7 @@ def _watch_lines(run: LiveRun, console: Console) -> None:
     """News at once, and how the run is doing every two seconds."""
     reader, metrics, last = Reader(run.tail), dict[str, float](), float("-inf")
     while True:
-        seen = run.changes
+        run.look()
         for event in reader.new()[0]:
             lines = sentences(event)
             if isinstance(event, Stepped):
@@ -251,7 +251,7 @@ def _watch_lines(run: LiveRun, console: Console) -> None:
         if not reader.behind:
             if run.how_it_ended in FOR_GOOD:
                 return
-            run.wait(seen, 1.0)
+            run.closed.wait(LOOK_S)
 
 
 @contextmanager
@@ -273,6 +273,7 @@ def _following(run: LiveRun, view: TerminalView) -> Callable[[], TerminalView]:
     reader = Reader(run.tail)
 
     def updated() -> TerminalView:
+        run.look()
         while True:
             events, other = reader.new()
             if other:

@@ -22,7 +22,7 @@ import msgspec
 from troth.crypto import PeerId, Slot
 from troth.errors import OperatorError
 from troth.events import phrases
-from troth.events.file import EVENTS, EventFile, last_steps, write_status
+from troth.events.file import EVENTS, EventFile, last_events, write_status
 from troth.events.from_step import began_by, event_of_outcome, known_peers
 from troth.events.kinds import Began, Doing, Ended, How, Link, Noted, PhaseTime, Source, Status, Stepped
 from troth.network.manifest.manifest import Manifest
@@ -350,7 +350,7 @@ class Teller:
 
     def _begin(self) -> None:
         folder = self._options.folder
-        if before := last_steps(folder / EVENTS):
+        if before := [event for event in last_events(folder) if isinstance(event, Stepped)]:
             self._last = before[-1]
             self._last_metrics = next((event.metrics for event in reversed(before) if event.metrics), {})
             self._progress = StepProgress(before, time.time())
