@@ -15,11 +15,10 @@ from tests.audit.forger import Forger, with_payload
 from troth.audit import journal
 from troth.audit.folder import AuditOptions, audit
 from troth.audit.report import AuditReport, Check
-from troth.audit.sample import Sampler
-from troth.crypto import Digest, PeerId
+from troth.crypto import Digest
+from troth.evidence.recompute import Gradients
 from troth.network.disk import audit_records, checkpoints
 from troth.network.manifest.manifest import Manifest
-from troth.protocol.core.records import StepRecord
 from troth.protocol.history import next_digest
 from troth.protocol.wire.frames import RestartCertificate
 from troth.protocol.wire.messages import Phase
@@ -491,12 +490,8 @@ def test_a_few_that_come_out_do_not_make_all_others_guilty(
     """[E6] Liars can compute as the reader's machine does, and not as the run's: something is wrong, but not with whom."""
     banned = "".join(path.read_text() for path in (peer / "evidence").glob("ban-*.json")).split('"banned": "')[1][:64]
     one, *_ = (founder.key for founder in manifest.founders if founder.key.hex() != banned)
-    computed = Sampler._root
-
-    def root(sampler: Sampler, work: TrainingWork, training: Training, record: StepRecord, who: PeerId) -> Digest:
-        return computed(sampler, work, training, record, who) if who == one else Digest(bytes(32))
-
-    monkeypatch.setattr(Sampler, "_root", root)
+    computed = Gradients.root
+    monkeypatch.setattr(Gradients, "root", lambda self, who: computed(self, who) if who == one else bytes(32))
     report = audit(peer, manifest, AuditOptions(sample=20))
     said = [one.what for one in report.findings if one.check is Check.GRADIENTS]
     assert said

@@ -7,9 +7,10 @@ import msgspec
 from tests.evidence.forger import Forger
 from troth.crypto import Digest
 from troth.evidence.bans import BanEvidence
-from troth.evidence.file_format import Exhibit, SignedMessage, ballot_on
+from troth.evidence.file_format import Exhibit, SignedMessage
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
+from troth.protocol.step.trials import Charge
 from troth.protocol.wire.messages import ChargeKind, Phase, Vote
 from troth.workshop.simulation import ProtocolSimulation, Scenario
 
@@ -68,7 +69,7 @@ class ExhibitedBan:
 
         def ballots(_vote: Vote) -> Vote:
             assert judgement.verdict is not None
-            return Vote((ballot_on(judgement, judgement.verdict, judgement.state),))
+            return Vote((Charge.of(judgement).cast(judgement.verdict, Digest(judgement.state)),))
 
         record = self.forger.record(file.record, judgements=(judgement,))
         votes = [self.forger.message(one, Phase.VOTE, ballots, attempt=judgement.attempt) for one in file.votes]

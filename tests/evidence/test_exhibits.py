@@ -91,7 +91,7 @@ def test_a_reporter_banned_by_a_quorum_for_a_right_report_is_cleared(
     assert verify_ban(framed).banned == judged.target
     assert recomputed(evidence, framed) is Recomputed.REFUTED
     path = tmp_path / "ban-framed.json"
-    save_evidence(path, evidence, verify_ban(evidence.text))
+    save_evidence(path, evidence, verify_ban(evidence.text).state)
     path.write_text(framed)
     verdict = verify_path(path, simulation.run.id.hex())
     assert (verdict.result, verdict.proved, verdict.sentence) == (Result.NOT_PROVED, False, "")

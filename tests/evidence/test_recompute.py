@@ -139,7 +139,7 @@ def test_a_lying_quorum_makes_no_wrong_ban_look_right(tmp_path: Path) -> None:
     assert wrong, "else this test shows nothing"
     for number, evidence in enumerate(wrong):
         path = tmp_path / f"ban-{number}.json"
-        save_evidence(path, evidence, verify_ban(evidence.text))
+        save_evidence(path, evidence, verify_ban(evidence.text).state)
         verdict = verify_path(path, simulation.run.id.hex())
         assert (verdict.result, bool(verdict), verdict.sentence) == (Result.NOT_PROVED, False, "")
         assert "the ban is wrong" in verdict.reason
@@ -175,7 +175,7 @@ def test_a_recomputation_proves_what_the_banned_peer_signed(attacked: ProtocolSi
     """[E6] Without its signature under the record of the step the same ban, recomputed as well, rests on votes."""
     evidence = attacked.evidence[0]
     path = tmp_path / "ban-a.json"
-    save_evidence(path, evidence, verify_ban(evidence.text))
+    save_evidence(path, evidence, verify_ban(evidence.text).state)
     assert verify_path(path, attacked.run.id.hex()).result is Result.PROVED
     forger = Forger(attacked, evidence)
     *earlier, disputed = forger.file.before
@@ -203,7 +203,7 @@ def test_a_false_accusation_about_a_part_rests_on_votes(runs: dict[str, Protocol
     simulation = runs["false-accusation"]
     evidence = simulation.evidence[0]
     path = tmp_path / "ban-a.json"
-    save_evidence(path, evidence, verify_ban(evidence.text))
+    save_evidence(path, evidence, verify_ban(evidence.text).state)
     verdict = verify_path(path, simulation.run.id.hex())
     assert verdict.result is Result.VOTED
     assert "did not sign the commitment" in verdict.reason

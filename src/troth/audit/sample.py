@@ -4,7 +4,7 @@ It is drawn from the last record's randomness, which no single peer chose, so ne
 what is looked at. Only states that are in the folder can be used, and the run's first one, which the manifest gives.
 """
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from troth.api.verify import AgreedTask
@@ -14,12 +14,10 @@ from troth.audit.walk import Walked
 from troth.crypto import Digest, PeerId, stream
 from troth.errors import OperatorError
 from troth.evidence.file_format import RecomputeError
-from troth.evidence.recompute import task_fails, work_elsewhere
+from troth.evidence.recompute import Gradients
 from troth.evidence.signed_records import Name, names_in
 from troth.network.manifest.manifest import Manifest
-from troth.protocol.core.parts import commit_parts, part_bounds
 from troth.protocol.core.records import StepRecord
-from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import State
 from troth.protocol.wire.primitives import Primitives
@@ -138,17 +136,20 @@ class Sampler:
         return None if path is None else read_model(path, self._run.parameters.size)
 
     def _check_gradient(self, work: TrainingWork, training: Training, one: _Drawn) -> bool:
-        record = self._walked.records[one.step]
-        if self._root(work, training, record, one.peer) == one.root:
+        gradients = Gradients.at(self._walked.records[one.step], training, work, self._run.parameters.size)
+        if gradients.root(one.peer) == one.root:
             self._report.passed(Check.GRADIENTS)
-            return True
-        self._check_wrong(work, training, record, one)
+        else:
+            self._check_wrong(gradients, one)
         return True
 
-    def _check_wrong(self, work: TrainingWork, training: Training, record: StepRecord, one: _Drawn) -> None:
+    def _check_wrong(self, gradients: Gradients, one: _Drawn) -> None:
         """Judge a gradient that does not come out. Only others that do show that it is not this machine which is different."""
         where, banned = f"step {one.step}, {self._name(one.peer)}", {peer: step for step, peer in self._walked.bans()}
-        if self._run.parameters.deviation is not None or not (fit := self._fitting(work, training, record, banned)):
+        record, several = gradients.step, self._run.parameters.deviation is not None
+        others = {PeerId(peer): root for peer, root in zip(record.contributors, record.roots, strict=True)}
+        fit = [] if several else [p for p, root in others.items() if p not in banned and gradients.tells(p, root)]
+        if not fit:
             raise _OtherBitsError
         if one.peer in banned:
             step = banned[one.peer]
@@ -160,28 +161,6 @@ class Sampler:
         else:  # a few liars could compute what this machine does, to make all others look guilty
             what = f"its gradient does not come out, and those of {', '.join(map(self._name, fit))} do: these or it are wrong"
             self._report.wrong(Check.GRADIENTS, where, what)
-
-    def _fitting(
-        self, work: TrainingWork, training: Training, record: StepRecord, banned: Container[PeerId]
-    ) -> list[PeerId]:
-        """Contributors that were never banned, whose gradients come out here, and would not on every machine."""
-        elsewhere = work_elsewhere(work.problem)
-        return [
-            PeerId(peer)
-            for peer, root in zip(record.contributors, record.roots, strict=True)
-            if peer not in banned
-            and self._root(work, training, record, PeerId(peer)) == root
-            and self._root(elsewhere, training, record, PeerId(peer)) != root
-        ]
-
-    def _root(self, work: TrainingWork, training: Training, record: StepRecord, peer: PeerId) -> Digest:
-        seed = gradient_seed(Digest(record.seed_randomness), peer)
-        here = Training(training.parameters_D.to(work.problem.device), {})
-        try:
-            gradient_D = work.gradient_now(here, seed)
-        except Exception as error:  # the task is its author's, and may lack its data here
-            raise task_fails(error) from error
-        return commit_parts(gradient_D, part_bounds(self._run.parameters.size, record.parts)).root
 
     # Updates
 

@@ -12,12 +12,12 @@ from troth.crypto import PeerId
 from troth.events.kinds import Audit, Ballot, Ban, Began, Candidate, KnownPeer, Returned, Source, Stepped, Trial, Work
 from troth.events.phrases import story_of
 from troth.evidence.bans import evidence_name, reason_for
-from troth.evidence.file_format import ballot_on
 from troth.protocol.core.records import Judgement, StepRecord
 from troth.protocol.core.roles import Roles
 from troth.protocol.core.roster import Roster, least_to_move
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome
+from troth.protocol.step.trials import Charge, opinions
 from troth.protocol.wire.messages import Announced, ChargeKind, GuiltySide, Vote, said_as
 
 NameOf = Callable[[PeerId], str]
@@ -163,9 +163,5 @@ def _trial(step: int, judged: list[Judgement], votes: Mapping[int, Votes], name:
 
 def _ballot(judgement: Judgement, vote: Announced) -> Ballot | None:
     """How a member voted on this charge; None if it did not, or contradicts itself (SPEC T4)."""
-    found = [
-        ballot.verdict
-        for ballot in said_as(vote, Vote).ballots
-        if ballot_on(judgement, ballot.verdict, ballot.state) == ballot
-    ]
-    return _BALLOTS[found[0]] if len(found) == 1 else None
+    opinion = opinions(said_as(vote, Vote)).get(Charge.of(judgement))
+    return None if opinion is None else _BALLOTS[opinion[0]]

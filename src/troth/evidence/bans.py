@@ -16,7 +16,6 @@ from troth.evidence.file_format import (
     SignedMessage,
     UnprovedError,
     checksum,
-    convicts,
     signed_by,
     signed_message,
     to_text,
@@ -29,6 +28,7 @@ from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import AuditRecord, Disclosure, Outcome
 from troth.protocol.history import SignedRecord, sign_off
+from troth.protocol.step.trials import convicts
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced, ChargeKind, Vote, said_as

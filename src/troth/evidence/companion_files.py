@@ -25,12 +25,15 @@ _HEADER = 1 << 20  # the most bytes of names and shapes in a state's file …
 _BYTES_A_PARAMETER = 64  # … and of all its tensors for each parameter of the model; AdamW has 12
 
 
-def save_evidence(path: Path, evidence: BanEvidence, proof: Proof) -> None:
-    """Write the companions, then the evidence file: a file that is there is whole."""
-    if proof.state is not None and evidence.training is not None:
-        StateFile(proof.state).save(evidence.training, path.parent)
+def save_evidence(path: Path, evidence: BanEvidence, state: Digest | None) -> None:
+    """Write the companions, then the evidence file: a file that is there is whole. `state`: the one that is recomputed from."""
+    if state is not None and evidence.training is not None:
+        parameters_D, optimizer = evidence.training.parameters_D, evidence.training.optimizer
+        tensors = {f"optimizer.{name}": tensor.contiguous() for name, tensor in optimizer.items()}
+        save_file({"parameters": parameters_D.contiguous(), **tensors}, path.with_name(state_name(state)))
     if evidence.blobs:
-        BlobsFile.of(path).save(evidence.blobs)
+        blobs = {digest.hex(): bytearray(blob.view) for digest, blob in evidence.blobs.items()}
+        save_file({name: torch.frombuffer(raw, dtype=torch.uint8) for name, raw in blobs.items()}, blobs_of(path))
     write_text(path, evidence.text)
 
 
@@ -45,78 +48,53 @@ class CompanionFiles:
 
 def load_companions(path: Path, proof: Proof) -> CompanionFiles:
     """Load the state and the blobs that this proof can be recomputed from, as far as they are there."""
-    training, state, wanted = None, None, wanted_blobs(proof)
+    training, wanted, blobs = None, wanted_blobs(proof), blobs_of(path)
     if proof.state is not None:
-        state = StateFile(proof.state)
-        training = state.load(path.parent, most_bytes=_HEADER + _BYTES_A_PARAMETER * proof.run.parameters.size)
-    blobs = BlobsFile.of(path)
-    if state is not None and training is None:
-        return CompanionFiles(None, {}, state.name)
-    missing = blobs.path.name if wanted and not blobs.path.is_file() else None
-    return CompanionFiles(training, blobs.load(wanted), missing)
+        state = path.with_name(state_name(proof.state))
+        if not state.is_file():
+            return CompanionFiles(None, {}, state.name)
+        training = _load_state(state, most_bytes=_HEADER + _BYTES_A_PARAMETER * proof.run.parameters.size)
+    if not wanted or not blobs.is_file():
+        return CompanionFiles(training, {}, blobs.name if wanted else None)
+    return CompanionFiles(training, _load_blobs(blobs, wanted), None)
 
 
-@dataclass(frozen=True)
-class StateFile:
-    """Model and optimizer at the step of the disputed gradient, named after their digest."""
-
-    digest: Digest
-
-    @property
-    def name(self) -> str:
-        return f"state-{self.digest.hex()[:16]}.safetensors"
-
-    def save(self, training: Training, folder: Path) -> None:
-        tensors = {f"optimizer.{name}": tensor.contiguous() for name, tensor in training.optimizer.items()}
-        save_file({"parameters": training.parameters_D.contiguous(), **tensors}, folder / self.name)
-
-    def load(self, folder: Path, most_bytes: int) -> Training | None:
-        path = folder / self.name
-        if not path.is_file():
-            return None
-        if path.stat().st_size > most_bytes:
-            raise RecomputeError(f"{path} is too large to be a state of this run")
-        try:
-            tensors = load_file(path)
-        except Exception as error:  # the reader has no error type of its own
-            raise RecomputeError(f"{path} is damaged: {error}") from error
-        training = training_of(tensors)
-        if isinstance(training, Malformed):
-            raise RecomputeError(f"{path} is no state: {training.reason}")
-        return training
+def state_name(digest: Digest) -> str:
+    """File with model and optimizer at the step of the disputed gradient, named after their digest."""
+    return f"state-{digest.hex()[:16]}.safetensors"
 
 
-@dataclass(frozen=True)
-class BlobsFile:
-    """Blobs that an evidence file names, each under its digest."""
+def blobs_of(evidence: Path) -> Path:
+    """File with the blobs that an evidence file names, each under its digest."""
+    return evidence.with_suffix(".blobs")
 
-    path: Path
 
-    @classmethod
-    def of(cls, evidence: Path) -> "BlobsFile":
-        return cls(evidence.with_suffix(".blobs"))
+def _load_state(path: Path, most_bytes: int) -> Training:
+    if path.stat().st_size > most_bytes:
+        raise RecomputeError(f"{path} is too large to be a state of this run")
+    try:
+        tensors = load_file(path)
+    except Exception as error:  # the reader has no error type of its own
+        raise RecomputeError(f"{path} is damaged: {error}") from error
+    training = training_of(tensors)
+    if isinstance(training, Malformed):
+        raise RecomputeError(f"{path} is no state: {training.reason}")
+    return training
 
-    def save(self, blobs: Blobs) -> None:
-        tensors = {
-            digest.hex(): torch.frombuffer(bytearray(blob.view), dtype=torch.uint8) for digest, blob in blobs.items()
-        }
-        save_file(tensors, self.path)
 
-    def load(self, wanted: Mapping[Digest, int]) -> dict[Digest, Blob]:
-        """Load the blobs of the expected lengths, and no others. Their digests are checked where they are used (`blob_of`)."""
-        if not wanted or not self.path.is_file():
-            return {}
-        try:
-            with safe_open(self.path, "np") as file:
-                there = set(file.keys())
-                shown = {digest: file.get_slice(digest.hex()) for digest in wanted if digest.hex() in there}
-                return {
-                    digest: Blob(np.asarray(blob[:]).data)
-                    for digest, blob in shown.items()
-                    if (blob.get_dtype(), blob.get_shape()) == ("U8", [wanted[digest]])
-                }
-        except (OSError, ValueError, SafetensorError) as error:
-            raise RecomputeError(f"{self.path} is damaged: {error}") from error
+def _load_blobs(path: Path, wanted: Mapping[Digest, int]) -> dict[Digest, Blob]:
+    """Load the blobs of the expected lengths, and no others. Their digests are checked where they are used (`blob_of`)."""
+    try:
+        with safe_open(path, "np") as file:
+            there = set(file.keys())
+            shown = {digest: file.get_slice(digest.hex()) for digest in wanted if digest.hex() in there}
+            return {
+                digest: Blob(np.asarray(blob[:]).data)
+                for digest, blob in shown.items()
+                if (blob.get_dtype(), blob.get_shape()) == ("U8", [wanted[digest]])
+            }
+    except (OSError, ValueError, SafetensorError) as error:
+        raise RecomputeError(f"{path} is damaged: {error}") from error
 
 
 def wanted_blobs(proof: Proof) -> dict[Digest, int]:

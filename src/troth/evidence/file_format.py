@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from troth.crypto import Digest, PeerId, Slot, valid_peer
-from troth.protocol.core.records import MOST_OWED, Judgement
+from troth.protocol.core.records import MOST_OWED
 from troth.protocol.history import SignedRecord, exact_bytes
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import Announced, Ballot, Envelope, GuiltySide, Malformed, Phase, Vote
+from troth.protocol.wire.messages import Announced, Envelope, Malformed, Phase
 from troth.protocol.wire.primitives import Primitives
 
 FORMAT = "troth ban evidence 10"
@@ -133,29 +133,6 @@ def signed_message(announced: Announced) -> SignedMessage:
 def signed_by(sender: PeerId, envelope: Envelope) -> SignedMessage:
     """An envelope of this sender as the file holds it."""
     return SignedMessage(sender.hex(), envelope.payload.hex(), envelope.signature.hex())
-
-
-# Votes on a charge: the ballot that a judgement asks for, and whether a vote convicts.
-
-
-def convicts(vote: Vote, judgement: Judgement) -> bool:
-    """Whether this is a vote for the verdict. Two ballots of one member on one charge count as none."""
-    answers = [ballot for ballot in vote.ballots if ballot_on(judgement, ballot.verdict, ballot.state) == ballot]
-    return [(ballot.verdict, ballot.state) for ballot in answers] == [(judgement.verdict, judgement.state)]
-
-
-def ballot_on(judgement: Judgement, verdict: GuiltySide, state: bytes) -> Ballot:
-    """The ballot that answers this judgement's charge with that verdict, found at that state."""
-    return Ballot(
-        judgement.accuser,
-        judgement.target,
-        judgement.kind,
-        judgement.step,
-        judgement.part,
-        verdict,
-        judgement.message,
-        state,
-    )
 
 
 # Reasons to refuse evidence: a file that proves nothing, and a computation that cannot be repeated.

@@ -4,18 +4,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from troth.clip.centered_clip import judge_center
 from troth.crypto import Digest, PeerId
 from troth.errors import OperatorError
-from troth.evidence.companion_files import StateFile
+from troth.evidence.companion_files import state_name
 from troth.evidence.file_format import Blobs, RecomputeError
 from troth.evidence.open_exhibit import OpenedExhibit
 from troth.evidence.verify import Proof
@@ -24,7 +23,7 @@ from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.roster import part_taus
 from troth.protocol.core.run import Run
-from troth.protocol.step.audits import CONVICT_AT, COVER_AT, Project, make_report, relative_errors, report_errors
+from troth.protocol.step.audits import CONVICT_AT, COVER_AT, Project, judge_part, make_report, relative_errors
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import ChargeKind
 from troth.protocol.wire.primitives import Primitives, ReportTable
@@ -67,19 +66,14 @@ def problem_of(run: Run, task: Task | None = None) -> Problem | None:
     described = _described(run)
     if described.device == "cuda" and not torch.cuda.is_available():
         return None
-    try:
-        made = built_in_task(run) if task is None else task
+    with _tasks_faults():
         problem = Problem(
-            made,
+            built_in_task(run) if task is None else task,
             device=described.device,
             one_by_one=described.one_by_one,
             lanes_for=len(run.founders),
             pad=described.pad,
         )
-    except RecomputeError:
-        raise
-    except Exception as error:  # the task is its author's: anything can go wrong in it
-        raise task_fails(error) from error
     _check_size(problem.size, run.parameters.size)
     return problem
 
@@ -89,6 +83,8 @@ def _tasks_faults() -> Iterator[None]:
     """Say as a reason what goes wrong inside: the task is its author's, and may lack its data here."""
     try:
         yield
+    except RecomputeError:
+        raise
     except Exception as error:
         raise task_fails(error) from error
 
@@ -145,11 +141,11 @@ def recompute(
     `problem` is asked for the run's task only if gradients have to be computed, after everything else was checked."""
     match proof.judgement.kind:
         case ChargeKind.GRADIENT:
-            return _judged(proof, _Gradients.of(proof, training, problem))
+            return _judged(proof, _gradients(proof, training, problem))
         case ChargeKind.AUDITED_REPORT | ChargeKind.COVER:
-            guilty = _audited(proof, _Gradients.of(proof, training, problem), blobs)
+            guilty = _audited(proof, _gradients(proof, training, problem), blobs)
         case ChargeKind.REPORT | ChargeKind.AGGREGATE:
-            guilty = judge_part(proof, blobs)
+            guilty = _part_guilty(proof, blobs)
         case _:
             raise RecomputeError("nothing can be recomputed here: " + proof.rests_on())
     if guilty is None:
@@ -161,7 +157,7 @@ def _accused_banned(proof: Proof) -> bool:
     return proof.banned == proof.judgement.target
 
 
-def _judged(proof: Proof, gradients: "_Gradients") -> Recomputed:
+def _judged(proof: Proof, gradients: "Gradients") -> Recomputed:
     """Judge a gradient: innocent if it comes out here, guilty only if this machine computes its bits (SPEC E6).
 
     In a run of several classes the accused's own Commit says which bits those are. In a run of one class nobody signs that:
@@ -180,9 +176,25 @@ def _judged(proof: Proof, gradients: "_Gradients") -> Recomputed:
     return Recomputed.CONFIRMED if _accused_banned(proof) else Recomputed.CONTRADICTED
 
 
+def _gradients(proof: Proof, training: Training | None, problem_for: Callable[[Run], Problem | None]) -> "Gradients":
+    step, size = proof.disputed, proof.run.parameters.size
+    assert step is not None
+    assert proof.state is not None
+    if training is None:
+        raise RecomputeError(f"{state_name(proof.state)} is not beside the file")
+    if state_digest(training) != proof.state:
+        raise RecomputeError("the state beside the file is not the one that the members signed")
+    if training.parameters_D.numel() != size:
+        raise RecomputeError(f"the state has {training.parameters_D.numel()} parameters, the run agreed on {size}")
+    problem = problem_for(proof.run)
+    if problem is None:
+        raise RecomputeError("this machine lacks the device that the run computes on")
+    return Gradients.at(step, training, TrainingWork(problem, SGD(), constant(1.0, 1), Primitives()), size)
+
+
 @dataclass(frozen=True)
-class _Gradients:
-    """The gradients that contributors of the disputed step should have computed."""
+class Gradients:
+    """The gradients that contributors of a step should have computed."""
 
     step: StepRecord
     bounds: Bounds
@@ -190,21 +202,8 @@ class _Gradients:
     training: Training
 
     @classmethod
-    def of(cls, proof: Proof, training: Training | None, problem_for: Callable[[Run], Problem | None]) -> "_Gradients":
-        step, size = proof.disputed, proof.run.parameters.size
-        assert step is not None
-        assert proof.state is not None
-        if training is None:
-            raise RecomputeError(f"{StateFile(proof.state).name} is not beside the file")
-        if state_digest(training) != proof.state:
-            raise RecomputeError("the state beside the file is not the one that the members signed")
-        if training.parameters_D.numel() != size:
-            raise RecomputeError(f"the state has {training.parameters_D.numel()} parameters, the run agreed on {size}")
-        problem = problem_for(proof.run)
-        if problem is None:
-            raise RecomputeError("this machine lacks the device that the run computes on")
-        work = TrainingWork(problem, SGD(), constant(1.0, 1), Primitives())
-        here = Training(training.parameters_D.to(problem.device), {})
+    def at(cls, step: StepRecord, training: Training, work: TrainingWork, size: int) -> "Gradients":
+        here = Training(training.parameters_D.to(work.problem.device), {})
         return cls(step, part_bounds(size, step.parts), work, here)
 
     def parts(self, peer: PeerId) -> CommittedParts:
@@ -228,17 +227,14 @@ class _Gradients:
         """
         return self.root(peer) == root and self.elsewhere.root(peer) != root
 
-    @property
-    def elsewhere(self) -> "_Gradients":
-        return replace(self, work=work_elsewhere(self.work.problem))
+    @cached_property
+    def elsewhere(self) -> "Gradients":
+        """The same as a machine with other rounding would compute them."""
+        work = TrainingWork(self.work.problem, SGD(), constant(1.0, 1), Primitives(), hardware="another machine")
+        return replace(self, work=work)
 
 
-def work_elsewhere(problem: Problem) -> TrainingWork:
-    """Gradients as a machine with other rounding would compute them."""
-    return TrainingWork(problem, SGD(), constant(1.0, 1), Primitives(), hardware="another machine")
-
-
-def _audited(proof: Proof, gradients: _Gradients, blobs: Blobs) -> bool | None:
+def _audited(proof: Proof, gradients: Gradients, blobs: Blobs) -> bool | None:
     """Judge a report of an earlier step, or an owner that let it pass; None if the gradient is not the one committed to."""
     shown, part = exhibit_of(proof), proof.judgement.part
     step, bounds = gradients.step, gradients.bounds
@@ -251,7 +247,8 @@ def _audited(proof: Proof, gradients: _Gradients, blobs: Blobs) -> bool | None:
         errors_P = relative_errors(shown.reports[peer], make_report(parts, aggregate_D, project_of(proof), taus), taus)
         if part is None:
             return bool(errors_P.max() > CONVICT_AT)
-        if covers(shown, part, [peer], errors_P[part : part + 1]):
+        # The owner said nothing about a report that is so wrong that it must have noticed.
+        if errors_P[part] > COVER_AT and shown.named is not None and (part, peer) not in shown.named:
             return True
     return False
 
@@ -259,8 +256,8 @@ def _audited(proof: Proof, gradients: _Gradients, blobs: Blobs) -> bool | None:
 # Recomputing a ban over one part: nothing but arithmetic on signed messages and their blobs (SPEC E3, T6, T7).
 
 
-def judge_part(proof: Proof, blobs: Blobs) -> bool:
-    """Whether the accused is guilty: of a wrong report about the part, or of a wrong aggregate of it."""
+def _part_guilty(proof: Proof, blobs: Blobs) -> bool:
+    """Whether the accused is guilty: of a wrong report about the part, or of a wrong aggregate of it, or of covering."""
     shown, part = exhibit_of(proof), proof.judgement.part
     assert part is not None
     bounds = part_bounds(proof.run.parameters.size, shown.step.parts)
@@ -274,18 +271,12 @@ def judge_part(proof: Proof, blobs: Blobs) -> bool:
     rows_PD = rows_of([proven_parts[peer] for peer in reporters])
     center_D, tau = blob_of(blobs, shown.aggregates[part]).numbers_D(), part_taus(shown.step.tau, bounds)[part]
     said = ReportTable(tuple(shown.reports[peer] for peer in reporters)).about(part)
-    errors_P = report_errors(rows_PD, center_D, project_of(proof), bounds[part], said, tau)
+    finding = judge_part(reporters, rows_PD, center_D, project_of(proof), bounds[part], said, tau)
     if proof.judgement.kind == ChargeKind.REPORT:
-        return bool(errors_P[0] > CONVICT_AT)
-    residual, tolerance = judge_center(rows_PD, center_D, tau=tau)
-    wrong = residual > tolerance and bool(center_D.any())  # zeros say that there is none, which is no lie [A7]
-    return wrong or covers(shown, part, reporters, errors_P)
-
-
-def covers(shown: OpenedExhibit, part: int, reporters: list[PeerId], errors_P: NDArray[np.float64]) -> bool:
-    """Whether the owner said nothing about a report that is so wrong that the owner must have noticed."""
-    passed = {(part, peer) for peer, error in zip(reporters, errors_P, strict=True) if error > COVER_AT}
-    return shown.named is not None and bool(passed - shown.named)
+        return finding.convicts(PeerId(proof.judgement.target))
+    if finding.aggregate_wrong or shown.named is None:
+        return finding.aggregate_wrong
+    return bool(finding.covered(frozenset(peer for about, peer in shown.named if about == part)))
 
 
 def exhibit_of(proof: Proof) -> OpenedExhibit:

@@ -15,7 +15,6 @@ from troth.evidence.file_format import (
     LAST_STEPS,
     BanFile,
     UnprovedError,
-    convicts,
     envelope_of,
     expect,
     from_text,
@@ -29,7 +28,7 @@ from troth.protocol.core.records import Judgement, StepRecord
 from troth.protocol.core.roles import AuditDuty, PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
-from troth.protocol.step.trials import AUDIT_KINDS
+from troth.protocol.step.trials import AUDIT_KINDS, convicts
 from troth.protocol.wire.messages import NO_BASIS, Accusation, Accuse, ChargeKind, Phase, Vote, said_as
 from troth.protocol.wire.primitives import Primitives
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from troth.crypto import Digest, PeerId
 from troth.events.kinds import Stepped, Trial
 from troth.evidence.bans import Certified, History, ban_evidence, evidence_name, reason_for
-from troth.evidence.companion_files import BlobsFile, StateFile, save_evidence
+from troth.evidence.companion_files import save_evidence
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.files import safe_name, write_text
 from troth.protocol.core.records import StepRecord
@@ -38,7 +38,7 @@ class EvidenceFiles:
             except UnprovedError:
                 continue
             self._folder.mkdir(exist_ok=True)
-            save_evidence(self._folder / evidence.file_name(self._name_of(proof.banned)), evidence, proof)
+            save_evidence(self._folder / evidence.file_name(self._name_of(proof.banned)), evidence, proof.state)
 
     def unsigned(self, banned: PeerId) -> Path | None:
         """Write what this peer holds of a ban in the last step: all but the others' signatures under it, which it will not hear
@@ -51,12 +51,8 @@ class EvidenceFiles:
         evidence = ban_evidence(self._run, self._history, Certified(seen, sign_off(seen.record, {})), judgement)
         self._folder.mkdir(exist_ok=True)
         path = self._folder / f"unsigned-{evidence.file_name(self._name_of(banned))}"
-        for last in self._history.last:
-            if last.seen.record.step == judgement.step and evidence.training is not None:
-                StateFile(Digest(last.seen.record.state_before)).save(evidence.training, self._folder)
-        if evidence.blobs:
-            BlobsFile.of(path).save(evidence.blobs)
-        write_text(path, evidence.text)
+        disputed = [last.seen.record for last in self._history.last if last.seen.record.step == judgement.step]
+        save_evidence(path, evidence, Digest(disputed[0].state_before) if disputed else None)
         return path
 
     def discarded(self, record: StepRecord) -> None:

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -207,24 +206,32 @@ def examine_part(
     if not all(c in proven_parts and opens(proven_parts[c], part, bounds, roots[c], peer.tools) for c in contributors):
         return None
     rows_PD = rows_of([proven_parts[c] for c in contributors], peer.tools.device)
-    center_D = reduced.aggregate_D[start:stop]
-    residual, tolerance = judge_center(rows_PD, center_D, tau=tau)
-    wrong = residual > tolerance
-    none = wrong and not bool(center_D.any())  # [A7]
-    found = none and acquitted_center(rows_PD, tau=tau, share=1 / 4) is not None
     project = peer.tools.projector(reduced.projection_key, parameters.projections, parameters.size)
-    errors_P = report_errors(rows_PD, center_D, project, start, reported.table.about(part), tau)
-    errors = dict(zip(contributors, errors_P.tolist(), strict=True))
-    return PartFinding(wrong and not none, errors, found)
+    said, center_D = reported.table.about(part), reduced.aggregate_D[start:stop]
+    return judge_part(contributors, rows_PD, center_D, project, start, said, tau)
 
 
-def report_errors(
-    rows_PD: torch.Tensor,
-    center_D: torch.Tensor,
+def judge_part(
+    reporters: Sequence[PeerId],
+    rows_PD: Tensor,
+    center_D: Tensor,
     project: Project,
     start: int,
     said: ReportNumbers,
     tau: float,
+) -> PartFinding:
+    """Judge a part's aggregate, and the reports about it, by the rows that the reporters committed to: as a juror does, and as
+    whoever recomputes a ban (SPEC T6, E3)."""
+    residual, tolerance = judge_center(rows_PD, center_D, tau=tau)
+    wrong = residual > tolerance
+    none = wrong and not bool(center_D.any())  # zeros say that there is no aggregate, which is no lie [A7]
+    found = none and acquitted_center(rows_PD, tau=tau, share=1 / 4) is not None
+    errors_P = report_errors(rows_PD, center_D, project, start, said, tau)
+    return PartFinding(wrong and not none, dict(zip(reporters, errors_P.tolist(), strict=True)), found)
+
+
+def report_errors(
+    rows_PD: Tensor, center_D: Tensor, project: Project, start: int, said: ReportNumbers, tau: float
 ) -> NDArray[np.float64]:
     """Relative error of each contributor's report about one part, against the report that its committed row gives (SPEC V1).
 

@@ -45,9 +45,9 @@ class Charge:
         return Ballot(self.accuser, self.target, self.kind, self.step, self.part, verdict, self.message, state)
 
     @classmethod
-    def of(cls, ballot: Ballot) -> "Charge":
-        accuser = None if ballot.accuser is None else PeerId(ballot.accuser)
-        return cls(accuser, PeerId(ballot.target), ballot.kind, ballot.step, ballot.part, Digest(ballot.message))
+    def of(cls, about: Ballot | Judgement) -> "Charge":
+        accuser = None if about.accuser is None else PeerId(about.accuser)
+        return cls(accuser, PeerId(about.target), about.kind, about.step, about.part, Digest(about.message))
 
     def is_brought_by(self, owner: "Charge") -> bool:
         """Whether the target of the other charge, an owner, is the accuser here, about the same part."""
@@ -218,7 +218,7 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
     for voter, announced in votes.items():
         vote = said_as(announced, Vote)
         if voter in roster.members and len(vote.ballots) <= docket.most_ballots:
-            for charge, opinion in _opinions(vote).items():
+            for charge, opinion in opinions(vote).items():
                 # Whoever is banned cannot be banned again.
                 if docket.admits(charge) and charge.target not in roster.banned:
                     tally.setdefault(charge, defaultdict(set))[opinion].add(voter)
@@ -353,9 +353,14 @@ def _voters(voters: Tally, verdict: GuiltySide) -> set[PeerId]:
     return voters.get((verdict, NO_BASIS), set())
 
 
-def _opinions(vote: Vote) -> dict[Charge, Opinion]:
-    """Opinions of a vote by charge; two ballots on one charge count as none."""
+def opinions(vote: Vote) -> dict[Charge, Opinion]:
+    """Opinions of a vote by charge; two ballots on one charge count as none (SPEC T4)."""
     found: dict[Charge, list[Opinion]] = {}
     for ballot in vote.ballots:
         found.setdefault(Charge.of(ballot), []).append((ballot.verdict, Digest(ballot.state)))
-    return {charge: opinions[0] for charge, opinions in found.items() if len(opinions) == 1}
+    return {charge: told[0] for charge, told in found.items() if len(told) == 1}
+
+
+def convicts(vote: Vote, judgement: Judgement) -> bool:
+    """Whether this is a vote for the verdict."""
+    return opinions(vote).get(Charge.of(judgement)) == (judgement.verdict, judgement.state)

@@ -107,7 +107,7 @@ def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"], names: M
         place.mkdir(exist_ok=True)
     for name, ban in evidence.items():
         proof = verify_ban(ban.text)
-        save_evidence(place / name, ban, proof)
+        save_evidence(place / name, ban, proof.state)
         named = (f"{key} {name}\n" for key, name in (names or {}).items())
         write_text(place / "run", f"{proof.run.id.hex()}\n{''.join(named)}")
 

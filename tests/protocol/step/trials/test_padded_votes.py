@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 import troth.attacks
-from troth.crypto import Identity, Slot, derive
+from troth.crypto import Digest, Identity, Slot, derive
 from troth.evidence.bans import BanEvidence
-from troth.evidence.file_format import MOST_BYTES, SignedMessage, ballot_on, checksum, convicts, from_text, to_text
+from troth.evidence.file_format import MOST_BYTES, SignedMessage, checksum, from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.channel import AttemptView, Said
+from troth.protocol.step.trials import Charge, convicts
 from troth.protocol.wire.messages import Ballot, ChargeKind, GuiltySide, Message, Phase, Vote
 from troth.protocol.wire.phases import decode, seal
 from troth.workshop.attacks.base import ColludingChannel
@@ -94,7 +95,7 @@ def test_a_file_with_other_votes_is_refused(
     proof = verify_ban(evidence.text)
     judgement = proof.judgement
     slot = Slot(simulation.run.id, proof.step, Phase.VOTE, judgement.attempt)
-    convict = Vote((ballot_on(judgement, GuiltySide.ACCUSED, judgement.state),))
+    convict = Vote((Charge.of(judgement).cast(GuiltySide.ACCUSED, Digest(judgement.state)),))
     members = [Identity.from_secret(derive(1, "identity", number)) for number in range(9)]
     votes = []
     for number, member in enumerate(sorted(members, key=lambda one: one.peer)[:count]):
