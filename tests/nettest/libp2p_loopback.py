@@ -8,7 +8,7 @@ from troth.crypto.identity import Identity, PeerId
 from troth.network.transport.base import LocalPeer, TransportLimits
 from troth.network.transport.connection import StreamConnection
 from troth.network.transport.libp2p import Libp2pOptions, Libp2pTransport
-from troth.network.transport.libp2p_node import Discovery, Libp2pNode
+from troth.network.transport.libp2p_node import Libp2pNode
 
 MB = 1_000_000
 RUN = Digest(b"r" * 32)
@@ -46,10 +46,5 @@ async def meet(
 
 def node_of(transport: Libp2pTransport) -> Libp2pNode:
     """The daemon and the DHT node inside: only tests look there, to break them or to make them lie."""
-    assert transport._running is not None
-    return transport._running.node
-
-
-def discovery_of(transport: Libp2pTransport) -> Discovery:
     assert transport._running is not None
     return transport._running

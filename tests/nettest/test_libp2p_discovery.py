@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.nettest.libp2p_loopback import LIMITS, MB, RUN, discovery_of, meet, node_of, peer
+from tests.nettest.libp2p_loopback import LIMITS, MB, RUN, meet, node_of, peer
 from tests.network.transport.endpoints import run as run_to_the_end
 from troth.crypto.identity import Identity
 from troth.network.mesh import Inbox, Mesh
@@ -97,7 +97,7 @@ def test_forged_records_are_neither_kept_nor_believed() -> None:
                     assert await node_of(liar).dht.get(dht_key(RUN, victim.peer), latest=True) == (bytes(lie), until)
                 for nonsense in ({}, {None: bytes(lie)}):  # a dictionary where a record should be, for ever
                     _serve_dictionary(liar, dht_key(RUN, bob.peer), nonsense)
-                    assert await discovery_of(dialler).look_up(bob.peer, inf) == discovery_of(listener).published
+                    assert await node_of(dialler).look_up(bob.peer, inf) == node_of(listener).published
                 near, far = await meet(dialler, listener, "dht:", bob.peer)
                 near.send(Lane.CONTROL, b"you are you")
                 assert await far.receive() == (Lane.CONTROL, b"you are you")

@@ -3,14 +3,8 @@
 import ctypes
 from typing import Any
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = (
-    -1,
-    -3,
-    -4,
-    -8,
-)  # options of glibc's mallopt; other libraries have none, and need it less
-
-
+# Options of glibc's mallopt; other libraries have none, and need it less.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8
 _LARGE, _LARGEST = 1 << 20, 1 << 25  # parameters
 
 
@@ -25,25 +19,16 @@ _MALLOPT, _TRIM = _find("mallopt"), _find("malloc_trim")
 
 
 def manage_memory(parameters: int) -> None:
-    """Treat freed memory as suits a model of this size."""
-    if _LARGE <= parameters < _LARGEST:
-        keep_memory()
-    elif parameters >= _LARGEST:
-        keep_no_memory()
+    """Treat freed memory as suits a model of this size.
 
-
-def keep_memory() -> None:
-    """Keep freed memory. Vectors as large as the model come and go in every step, and fresh pages for them are slow."""
-    if _MALLOPT is not None:
-        for option, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, (1 << 31) - 1)):
-            _MALLOPT(option, value)
-
-
-def keep_no_memory() -> None:
-    """Return every vector's memory when it is freed. The largest models need room more than they need the time for fresh pages;
-    the C library would keep blocks below a size that grows with use."""
-    if _MALLOPT is not None:
-        _MALLOPT(_MMAP_THRESHOLD, 1 << 20)
+    Of a large one it is kept: vectors as large as the model come and go in every step, and fresh pages for them are slow. The
+    largest need room more than time, so every vector's memory is returned when it is freed; the C library would keep blocks
+    below a size that grows with use."""
+    if _MALLOPT is None or parameters < _LARGE:
+        return
+    kept = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, (1 << 31) - 1))
+    for option, value in kept if parameters < _LARGEST else ((_MMAP_THRESHOLD, 1 << 20),):
+        _MALLOPT(option, value)
 
 
 def give_back_memory() -> None:

@@ -281,11 +281,12 @@ class Mesh:
 
     @property
     def connected(self) -> frozenset[PeerId]:
-        return self._neighbours.connected
+        return frozenset(peer for peer, one in self._neighbours if one.up)
 
     @property
     def standings(self) -> dict[PeerId, Standing]:
-        return self._neighbours.standings
+        """How far each connected peer is."""
+        return {peer: one.standing for peer, one in self._neighbours if one.up}
 
     @property
     def gone(self) -> frozenset[PeerId]:
@@ -295,7 +296,8 @@ class Mesh:
     @property
     def troubles(self) -> dict[PeerId, str]:
         """The reason for every peer that is not connected."""
-        return self._neighbours.troubles | self.refused | dict.fromkeys(self._banned, "banned")
+        troubles = {peer: one.trouble for peer, one in self._neighbours if not one.up}
+        return troubles | self.refused | dict.fromkeys(self._banned, "banned")
 
     @property
     def refused(self) -> dict[PeerId, str]:
@@ -324,15 +326,14 @@ class Mesh:
 
     def post(self, to: PeerId, lane: Lane, message: Message, *, asks: bool = False) -> None:
         """Send, or hold for a moment: a lost connection is soon back, or its peer is gone. `asks`: the answer may be long."""
-        neighbour = self._neighbours.get(to) if self._neighbours.takes(to) else None
-        connection = neighbour.connection if neighbour is not None else None
-        if neighbour is not None and asks and not neighbour.asked:
-            neighbour.asked = True
-            self._recognise()
-        if neighbour is not None:
+        neighbour = self._neighbours.get(to)
+        if neighbour is not None and self._neighbours.takes(to):
+            if asks and not neighbour.asked:
+                neighbour.asked = True
+                self._recognise()
             neighbour.answered()
-        if neighbour is not None and (connection is None or not self._send(connection, lane, message)):
-            neighbour.hold(lane, message)
+            if neighbour.connection is None or not self._send(neighbour.connection, lane, message):
+                neighbour.hold(lane, message)
         if not self._neighbours.knows(to):
             self._neighbours.bound_queues()
 
@@ -483,7 +484,8 @@ class Mesh:
         founder = seat in self._neighbours.founders
         match said:
             case Standing():
-                self._neighbours.stands(peer, said)
+                if (neighbour := self._neighbours.get(peer)) is not None:
+                    neighbour.standing = said
                 self._refused.pop(peer, None)
                 self._key_use.welcomed(seat)
             case Reached():

@@ -205,9 +205,7 @@ class ExpectedConnections:
 
     members: frozenset[PeerId]
     candidates: frozenset[PeerId] = frozenset()
-    addresses: Mapping[PeerId, str] = field(
-        default_factory=dict
-    )  # of members and candidates; and those that strangers gave
+    addresses: Mapping[PeerId, str] = field(default_factory=dict)  # of members, candidates, and strangers that gave one
 
 
 class Neighbours:
@@ -235,10 +233,6 @@ class Neighbours:
         now = self._expected
         return any(peer in keys for keys in (self.founders, now.members, now.candidates, now.addresses))
 
-    def stands(self, peer: PeerId, standing: Standing) -> None:
-        if peer in self._table:
-            self._table[peer].standing = standing
-
     def greeted(self, peer: PeerId, connection: StreamConnection, process: bytes, seat: PeerId) -> None:
         """Send on this connection from now on; its other side has shown that it may take this seat."""
         self.of(peer).connect(connection, process, seat)
@@ -250,9 +244,8 @@ class Neighbours:
         many as it likes. Or this peer has asked it, since records that a quorum signed say that it is a member; while this
         peer is in no step, somebody may have come in whom it does not expect. All others are strangers (SPEC M4)."""
         one = self._table.get(peer)
-        heir = (
-            one is not None and one.seat is not None and self._heirs.get(one.seat) == peer and self.has_seat(one.seat)
-        )
+        seat = one.seat if one is not None else None
+        heir = seat is not None and self._heirs.get(seat) == peer and self.has_seat(seat)
         return heir or (one is not None and one.asked) or self.has_seat(peer)
 
     def is_dialled(self, peer: PeerId, neighbour: Neighbour | None = None) -> bool:
@@ -284,20 +277,6 @@ class Neighbours:
     @property
     def connections(self) -> list[StreamConnection]:
         return [one.connection for _, one in self if one.connection is not None]
-
-    @property
-    def connected(self) -> frozenset[PeerId]:
-        return frozenset(peer for peer, one in self if one.up)
-
-    @property
-    def standings(self) -> dict[PeerId, Standing]:
-        """How far each connected peer is."""
-        return {peer: one.standing for peer, one in self if one.up}
-
-    @property
-    def troubles(self) -> dict[PeerId, str]:
-        """The reason for every peer that is not connected."""
-        return {peer: one.trouble for peer, one in self if not one.up}
 
     @property
     def gone(self) -> frozenset[PeerId]:

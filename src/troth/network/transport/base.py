@@ -1,7 +1,7 @@
 """The interface between Troth and the wire: transports that make connections to keys, two lanes of messages, and their bounds."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from math import isfinite
 from typing import TYPE_CHECKING, Protocol
@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from troth.network.transport.connection import StreamConnection
 
 Piece = bytes | bytearray | memoryview
-Message = (
-    Piece | tuple[Piece, ...]
-)  # to send, in one piece or several; not copied, so the caller must not change it afterwards
+Message = Piece | tuple[Piece, ...]  # to send; not copied, so the caller must not change it afterwards
 Received = bytes | memoryview  # bytes on the control lane; on the bulk lane writable memory that nobody else holds
 
 LARGEST_MESSAGE = 2**32 - 1  # lengths travel as 32 bits
@@ -55,9 +53,7 @@ class TransportLimits:
     most_bulk_bytes: int  # of one message
     most_queued_bytes: int  # outgoing, of one connection; a peer that needs more is too slow, and is hung up on
     most_received_bytes: int = 16 * 2**20  # received but not taken yet, of one connection; then reading pauses
-    most_unknown_bytes: int = (
-        16 * 2**10
-    )  # of one message, and received but not taken, of a peer that is not known yet [M4]
+    most_unknown_bytes: int = 16 * 2**10  # of one message, and not taken, of a peer that is not known yet [M4]
     most_unknown: int = 64  # accepted connections of such peers; then the oldest of the busiest address goes
     handshake_s: float = 5.0  # from the TCP connection to the proven key
     idle_s: float = 15.0  # nothing heard for this long: gone
@@ -67,33 +63,26 @@ class TransportLimits:
     bytes_per_second: float | None = None  # of all connections together, outgoing; None: no cap
 
     def __post_init__(self) -> None:
-        for name in ("most_control_bytes", "most_bulk_bytes"):
-            if not 1 <= getattr(self, name) <= LARGEST_MESSAGE:
-                raise OperatorError(f"{name} must be from 1 to {LARGEST_MESSAGE}, got {getattr(self, name)}")
-        for name in (
-            "most_received_bytes",
-            "most_unknown_bytes",
-            "most_unknown",
-            "most_handshakes",
-            "most_connections",
-        ):
-            if getattr(self, name) < 1:
-                raise OperatorError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("handshake_s", "idle_s", "ping_s"):
-            if not (isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise OperatorError(f"{name} must be a positive number of seconds, got {getattr(self, name)}")
+        for name, given in asdict(self).items():
+            if name in ("most_control_bytes", "most_bulk_bytes"):
+                self._want(1 <= given <= LARGEST_MESSAGE, name, f"be from 1 to {LARGEST_MESSAGE}")
+            elif name.endswith("_s"):
+                self._want(isfinite(given) and given > 0, name, "be a positive number of seconds")
+            elif name.startswith("most_"):
+                self._want(given >= 1, name, "be at least 1")
         largest = self.most_control_bytes + self.most_bulk_bytes
-        if self.most_queued_bytes < largest:
-            raise OperatorError(
-                f"most_queued_bytes must hold the largest message of each lane ({largest}), got {self.most_queued_bytes}"
-            )
-        if self.idle_s < 2 * self.ping_s:
-            raise OperatorError(f"idle_s must be at least twice ping_s ({self.ping_s}), got {self.idle_s}")
-        if self.bytes_per_second is not None and not self.bytes_per_second >= 64 * SLOWEST_BYTES_PER_SECOND:
-            # Below that, peers would hang up on us for trickling as soon as a few messages share the bandwidth.
-            raise OperatorError(
-                f"bytes_per_second must be at least {64 * SLOWEST_BYTES_PER_SECOND}, got {self.bytes_per_second}"
-            )
+        fits = self.most_queued_bytes >= largest
+        self._want(fits, "most_queued_bytes", f"hold the largest message of each lane ({largest})")
+        self._want(self.idle_s >= 2 * self.ping_s, "idle_s", f"be at least twice ping_s ({self.ping_s})")
+        # Below that, peers would hang up on us for trickling as soon as a few messages share the bandwidth.
+        least = 64 * SLOWEST_BYTES_PER_SECOND
+        self._want(
+            self.bytes_per_second is None or self.bytes_per_second >= least, "bytes_per_second", f"be at least {least}"
+        )
+
+    def _want(self, fits: bool, name: str, what: str) -> None:
+        if not fits:
+            raise OperatorError(f"{name} must {what}, got {getattr(self, name)}")
 
 
 class Transport(Protocol):
@@ -119,9 +108,7 @@ class LocalPeer:
     identity: Identity
     limits: TransportLimits
     run: Digest
-    belongs: Callable[
-        [PeerId], bool
-    ]  # whether a key is that of a member or a candidate, as far as this peer has followed the run
+    belongs: Callable[[PeerId], bool]  # whether a key is a member's or a candidate's, as far as this peer has followed
     addresses: Mapping[PeerId, str] = field(default_factory=dict)  # of founders, where they are known
 
 

@@ -6,7 +6,7 @@ between two daemons that have proved their keys to each other; framing, bounds a
 other directly, and the relay sees ciphertext only.
 
 Addresses are multiaddrs (`/ip4/203.0.113.5/tcp/4001`, with or without `/p2p/12D3Koo…` at the end), `host:port`, or
-`dht:` (or nothing): look the peer up. Its record in the DHT is signed by its own key; see `peer_record.py`.
+`dht:` (or nothing): look the peer up. Its record in the DHT is signed by its own key.
 
 The bounds do not cover everything: the daemon itself takes any number of handshakes from strangers (it drops connections
 above four times `most_connections` after two minutes), and a relay's traffic for others is not in `bytes_per_second`.
@@ -36,7 +36,6 @@ from troth.network.transport.libp2p_daemon import Control, DaemonError, DaemonOp
 from troth.network.transport.libp2p_node import (
     FRESH_S,
     PROTOCOL,
-    Discovery,
     Libp2pNode,
     NodeSetup,
     check_relays,
@@ -63,9 +62,7 @@ class Libp2pOptions:
     `initial_peers` and `relays` are multiaddrs that end in `/p2p/…`.
     """
 
-    initial_peers: tuple[
-        str, ...
-    ] = ()  # that anyone can dial, to enter the DHT by; none: relays, and founders with an address
+    initial_peers: tuple[str, ...] = ()  # to enter the DHT by; none: relays, and founders with an address
     relays: tuple[str, ...] = ()  # if there are any, this peer is reached through them only
     announce: tuple[str, ...] = ()  # multiaddrs that others can dial, where they are not those listened on
     serves_relay: bool = False  # for peers behind NATs
@@ -115,7 +112,7 @@ class Libp2pTransport:
         self._daemon_options = DaemonOptions(
             (), tuple(options.announce), tuple(options.relays), options.serves_relay, limits.most_connections
         )
-        self._running: Discovery | None = None
+        self._running: Libp2pNode | None = None
         self._starting = asyncio.Lock()
         self._upkeep: asyncio.Task[None] | None = None
         self._writers: dict[StreamConnection, asyncio.StreamWriter] = {}  # a stream closes when nobody holds its writer
@@ -179,7 +176,7 @@ class Libp2pTransport:
     # Our node
 
     async def _start(self) -> None:
-        self._running = Discovery(await Libp2pNode.start(self._setup, self._daemon_options))
+        self._running = await Libp2pNode.start(self._setup, self._daemon_options)
         try:
             await self._running.join()
         except BaseException:
@@ -189,9 +186,9 @@ class Libp2pTransport:
     async def _stop(self) -> None:
         running, self._running = self._running, None
         if running is not None:
-            await running.node.stop()
+            await running.stop()
 
-    def _now_running(self) -> Discovery:
+    def _now_running(self) -> Libp2pNode:
         if self._running is None:
             raise UnreachableError("the libp2p daemon is down for the moment")
         return self._running
@@ -201,14 +198,14 @@ class Libp2pTransport:
         while True:
             await asyncio.sleep(_UPKEEP_EVERY_S)
             try:
-                if self._running is None or self._running.node.ended:
+                if self._running is None or self._running.daemon.ended:
                     self._pool.warnings.warn("daemon", "", "the libp2p daemon has ended; starting it again")
                     async with self._starting:
                         await self._stop()
                         await self._start()
-                discovery = self._now_running()
-                await discovery.join_when_due()
-                await discovery.publish()
+                node = self._now_running()
+                await node.join_when_due()
+                await node.publish()
             except Exception as error:  # hivemind raises what it likes, and without this nobody would find us any more
                 self._pool.warnings.warn("upkeep", type(error).__name__, f"libp2p: {error or type(error).__name__}")
 
@@ -217,11 +214,10 @@ class Libp2pTransport:
         options, began = self._daemon_options, time.monotonic()
         deadline = began + _RESERVE_S
         while True:
-            discovery = self._now_running()
-            node = discovery.node
-            await discovery.publish()
+            node = self._now_running()
+            await node.publish()
             await check_relays(options.relays, node.daemon, node.control, self._limits)
-            published = discovery.published
+            published = node.published
             good = [one for one in published if not options.relays or "/p2p-circuit" in one]
             if good or not (options.relays or options.listen):
                 # The port stays ours: if the daemon has to be started again, others find it where it was.
@@ -257,7 +253,7 @@ class Libp2pTransport:
             raise UnreachableError(in_words(str(error), peer)) from error
 
     async def _introduce(self, addresses: Sequence[str], peer: PeerId) -> StreamConnection:
-        control = self._now_running().node.control
+        control = self._now_running().control
         await control.connect(libp2p_id(peer), addresses, self._limits.handshake_s)
         stream = await control.open_stream(peer, PROTOCOL, self._limits.handshake_s)
         answers = stream.peer == peer
@@ -282,7 +278,7 @@ class Libp2pTransport:
             return
         with suppress(TimeoutError, OSError, EOFError, DaemonError):
             async with asyncio.timeout(_DISCONNECT_S):
-                await self._running.node.control.disconnect(peer)
+                await self._running.control.disconnect(peer)
 
     # Accepting
 
@@ -310,40 +306,27 @@ class Libp2pTransport:
     def _vet_stranger(self, peer: PeerId | None) -> PeerId | str:
         if peer is None:
             return "your key is not an Ed25519 key"
-        if self._pool.closed:
-            return "no place left"
-        if self._pool.accepted >= self._limits.most_connections and not self._pool.make_place():
-            return "no place left"
-        return peer
+        return "no place left" if self._pool.closed or not self._pool.has_place(1) else peer
 
     async def _attach(
         self, connection: StreamConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        """Let the connection take over a stream from asyncio's reader and writer, which hivemind gives us, without losing bytes
+        that have arrived already."""
         self._writers[connection] = writer
-        await attach(connection, reader, writer)
+        transport, over = writer.transport, reader.at_eof()
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        reader.feed_eof()
+        early = await reader.read()  # does not wait, so nothing can come in between
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        transport.resume_reading()
+        connection.feed(early)
+        if transport.is_closing():
+            connection.connection_lost(None)  # the daemon hung up before we looked, and will not tell us again
+        elif over:
+            connection.eof_received()
 
     def _let_go(self, connection: StreamConnection) -> None:
         self._writers.pop(connection, None)
-
-
-# The handover of a stream from asyncio's reader and writer, which hivemind gives us, to a connection of ours.
-
-
-async def attach(connection: StreamConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Let the connection take over a stream, without losing bytes that have arrived already.
-
-    The caller has to hold the writer: a stream closes when nobody does.
-    """
-    transport, over = writer.transport, reader.at_eof()
-    assert isinstance(transport, asyncio.Transport)
-    transport.pause_reading()
-    reader.feed_eof()
-    early = await reader.read()  # does not wait, so nothing can come in between
-    transport.set_protocol(connection)
-    connection.connection_made(transport)
-    transport.resume_reading()
-    connection.feed(early)
-    if transport.is_closing():
-        connection.connection_lost(None)  # the daemon hung up before we looked, and will not tell us again
-    elif over:
-        connection.eof_received()

@@ -275,31 +275,27 @@ class Control:
 
     async def addresses(self) -> list[bytes]:
         """Our own addresses."""
-        async with self._ask(self._messages.Request(type="IDENTIFY")) as (answer, _, _):
+        async with self._ask("IDENTIFY") as (answer, _, _):
             return list(answer.identify.addrs)
 
     async def connect(self, peer: bytes, addresses: Sequence[str], within_s: float) -> None:
         connect = {"peer": peer, "addrs": [encode_multiaddr(one) for one in addresses], "timeout": ceil(within_s)}
-        async with self._ask(self._messages.Request(type="CONNECT", connect=connect)):
+        async with self._ask("CONNECT", connect=connect):
             pass
 
     async def disconnect(self, peer: PeerId) -> None:
-        async with self._ask(self._messages.Request(type="DISCONNECT", disconnect={"peer": libp2p_id(peer)})):
+        async with self._ask("DISCONNECT", disconnect={"peer": libp2p_id(peer)}):
             pass
 
     async def protect(self, peer: PeerId) -> None:
         """Tag a peer, so that among too many connections the daemon cuts those of strangers."""
         tag = {"type": "TAG_PEER", "peer": libp2p_id(peer), "tag": "troth", "weight": 100}
-        async with self._ask(self._messages.Request(type="CONNMANAGER", connManager=tag)):
+        async with self._ask("CONNMANAGER", connManager=tag):
             pass
 
     async def open_stream(self, peer: PeerId, protocol: str, within_s: float) -> DaemonStream:
         opening = {"peer": libp2p_id(peer), "proto": [protocol], "timeout": ceil(within_s)}
-        async with self._ask(self._messages.Request(type="STREAM_OPEN", streamOpen=opening), keep_open=True) as (
-            answer,
-            reader,
-            writer,
-        ):
+        async with self._ask("STREAM_OPEN", keep_open=True, streamOpen=opening) as (answer, reader, writer):
             return DaemonStream(peer_of_libp2p(answer.streamInfo.peer), reader, writer)
 
     async def relay_limit(self, relay: bytes, within_s: float) -> int | None:
@@ -308,7 +304,7 @@ class Control:
         https://github.com/libp2p/specs/blob/master/relay/circuit-v2.md: we ask for a reservation, and read its terms.
         """
         opening = {"peer": relay, "proto": [_HOP], "timeout": ceil(within_s)}
-        async with self._ask(self._messages.Request(type="STREAM_OPEN", streamOpen=opening)) as (_, reader, writer):
+        async with self._ask("STREAM_OPEN", streamOpen=opening) as (_, reader, writer):
             writer.write(_HOP_RESERVE)
             size = await _read_varint(reader)
             if size > _HOP_ANSWER_BYTES:
@@ -322,14 +318,15 @@ class Control:
 
     async def connections(self) -> list[tuple[bytes, bytes]]:
         """Every connected peer, and its address."""
-        async with self._ask(self._messages.Request(type="LIST_PEERS")) as (answer, _, _):
+        async with self._ask("LIST_PEERS") as (answer, _, _):
             return [(one.id, one.addrs[0]) for one in answer.peers]
 
     @asynccontextmanager
     async def _ask(
-        self, request: Any, keep_open: bool = False
+        self, kind: str, keep_open: bool = False, **fields: Any
     ) -> AsyncIterator[tuple[Any, asyncio.StreamReader, asyncio.StreamWriter]]:
-        """Raises DaemonError, OSError, EOFError."""
+        """Make one request. Raises DaemonError, OSError, EOFError."""
+        request = self._messages.Request(type=kind, **fields)
         reader, writer = await asyncio.open_unix_connection(self._path)
         kept_open = False
         try:

@@ -1,4 +1,5 @@
-"""Our node of the libp2p network: a daemon, the way to ask it, and a member of the DHT, started and stopped together."""
+"""Our node of the libp2p network: a daemon, the way to ask it, and a member of the DHT, started and stopped
+together; addresses as people write them; relays."""
 
 import asyncio
 import ipaddress
@@ -35,6 +36,11 @@ PROTOCOL = "/troth/1"
 _REPLICAS = 20  # of a record; small runs keep all records everywhere, so that crowding around a key takes a crowd
 _CACHED_RECORDS = 1024
 _RPC_S = 3.0
+_LOOKUP_S = 8.0
+_REJOIN_S = 3.0  # after which initial peers are tried again, when none has answered
+_REPUBLISH_S = LASTS_S / 4
+_MOST_CLOCK_OFF_S = LASTS_S / 2  # with more, records may seem to be over when they are made
+FRESH_S = LASTS_S - _REPUBLISH_S - 30.0  # the newest record of a peer lasts at least this long
 
 OnStream = Callable[[Control, Any, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -53,19 +59,25 @@ class NodeSetup:
 
 
 class Libp2pNode:
-    """A running node. Made by `start`."""
+    """A running node, made by `start`: a new one whenever the daemon is started again."""
 
-    def __init__(self, setup: NodeSetup, daemon: Daemon) -> None:
+    def __init__(self, setup: NodeSetup, daemon: Daemon, control: Control) -> None:
         self.setup = setup
         self.daemon = daemon
-        self.control = Control(daemon)
+        self.control = control
         self.p2p: Any = None
         self.dht: Any = None
+        self.published: tuple[str, ...] = ()  # our addresses, as last published
+        self._publish_at = 0.0
+        self._join_at = 0.0
+        self._alone = True  # no initial peer has answered
+        self._clocks_off: dict[str, float] = {}  # seconds by which our clock is ahead of initial peers'
 
     @classmethod
     async def start(cls, setup: NodeSetup, options: DaemonOptions) -> "Libp2pNode":
         """Raises ListenError, DaemonError, OSError, EOFError and hivemind's error."""
-        node = cls(setup, await start_daemon(setup.hivemind, setup.local.identity, options))
+        daemon = await start_daemon(setup.hivemind, setup.local.identity, options)
+        node = cls(setup, daemon, Control(daemon))
         try:
             await node._open(reachable=bool(options.listen) and not options.relays)
         except BaseException:
@@ -105,10 +117,6 @@ class Libp2pNode:
             return None
         return float(answer.dht_time) or None
 
-    @property
-    def ended(self) -> bool:
-        return self.daemon.ended
-
     async def own_addresses(self) -> list[str]:
         return await own_addresses(self.setup.hivemind, self.control)
 
@@ -118,6 +126,85 @@ class Libp2pNode:
         if self.p2p is not None:
             await self.p2p.shutdown()
         await self.daemon.stop()
+
+    # Finding each other in the DHT: joining it, publishing our own addresses, looking up those of others
+
+    async def publish(self) -> None:
+        """Publish our addresses, when they change and before the record ends, if we are of those whose records are kept."""
+        setup = self.setup
+        through_relays = circuits(setup.relays, self.daemon)
+        addresses = worth_telling([*through_relays, *await self.own_addresses()])
+        if addresses == self.published and time.monotonic() < self._publish_at:
+            return
+        self.published, self._publish_at = addresses, time.monotonic() + _REPUBLISH_S
+        if addresses and not (setup.keeper.keeps(setup.local.identity.peer) and await self._store(addresses)):
+            self._publish_at = 0.0
+
+    async def _store(self, addresses: tuple[str, ...]) -> bool:
+        setup, until = self.setup, time.time() + LASTS_S
+        record = encode_peer_record(setup.local.identity, setup.local.run, until, addresses)
+        return bool(await self.dht.store(dht_key(setup.local.run, setup.local.identity.peer), record, until))
+
+    async def join_when_due(self) -> None:
+        if time.monotonic() >= self._join_at:
+            await self.join()
+
+    async def join(self) -> None:
+        """Connect to the initial peers, which know the others. If none answers, they are asked again soon."""
+        met = await asyncio.gather(*map(self._meet, self.setup.initial_peers))
+        if met and not any(met):
+            self.setup.warn("join", "", "none of the initial peers answers; trying again")
+            self._alone, self._join_at = True, time.monotonic() + _REJOIN_S
+            return
+        self._join_at = time.monotonic() + _REPUBLISH_S
+        if self._alone:
+            self._alone, self._publish_at = False, 0.0  # what was published while alone has to reach the others
+
+    async def _meet(self, address: str) -> bool:
+        where, _, name = address.rpartition("/p2p/")
+        other = self.setup.hivemind.PeerID.from_base58(name)
+        if other.to_bytes() == libp2p_id(self.setup.local.identity.peer):
+            return True
+        with suppress(TimeoutError, OSError, EOFError, DaemonError):
+            async with asyncio.timeout(self.setup.local.limits.handshake_s):
+                await self.control.connect(other.to_bytes(), [where], self.setup.local.limits.handshake_s)
+            met = await self.dht.protocol.call_ping(other) is not None
+            asked = time.time()
+            if met and (theirs := await self.clock_of(other)) is not None:
+                self._clocks_off[name] = (asked + time.time()) / 2 - theirs
+            return met
+        return False
+
+    def check_clock(self) -> None:
+        """Raises ListenError if our clock is so far off those of the initial peers, as most of them say, that nobody would find
+        us, nor we them."""
+        off_s = median(self._clocks_off.values()) if self._clocks_off else 0.0
+        if abs(off_s) > _MOST_CLOCK_OFF_S:
+            raise ListenError(
+                f"this machine's clock is {abs(off_s):.0f} s {'ahead of' if off_s > 0 else 'behind'} the clocks of those that it "
+                "finds the others by, and addresses in the DHT end at a given time: set the clock"
+            )
+
+    async def look_up(self, peer: PeerId, sufficient: float) -> tuple[str, ...]:
+        """The addresses in a peer's record: the first that lasts at least until then, or else the one that lasts longest.
+
+        Searching on for something better takes as long as a liar wants: it sends us to neighbours that do not exist.
+        """
+        setup = self.setup
+        key = dht_key(setup.local.run, peer)
+        setup.keeper.wanted.add(peer)
+        try:
+            async with asyncio.timeout(_LOOKUP_S):
+                found = (await self.dht.get_many([key], sufficient_expiration_time=sufficient))[key]
+        except TimeoutError as error:
+            raise UnreachableError(f"the DHT did not answer within {_LOOKUP_S:g} s") from error
+        finally:
+            setup.keeper.wanted.discard(peer)
+        raw = found.value if found is not None else None
+        record = decode_peer_record(raw, setup.local.run, time.time()) if isinstance(raw, bytes) else None
+        if record is None or record.peer != peer:
+            raise UnreachableError(f"nobody in the DHT knows where {peer.hex()[:16]} is")
+        return record.addresses
 
 
 # Addresses as people give them (`host:port` or a multiaddr) turned into the multiaddrs that the daemon wants, and back.
@@ -189,109 +276,6 @@ async def own_addresses(hivemind: Hivemind, control: Control) -> list[str]:
         with suppress(ValueError, LookupError):
             readable.append(str(hivemind.Multiaddr(raw)))
     return readable
-
-
-# Finding each other in the DHT: joining it, publishing our own addresses, looking up those of others.
-
-
-_LOOKUP_S = 8.0
-_REJOIN_S = 3.0  # after which initial peers are tried again, when none has answered
-_REPUBLISH_S = LASTS_S / 4
-_MOST_CLOCK_OFF_S = LASTS_S / 2  # with more, records may seem to be over when they are made
-FRESH_S = LASTS_S - _REPUBLISH_S - 30.0  # the newest record of a peer lasts at least this long
-
-
-class Discovery:
-    """One node's place in the DHT: a new one whenever the daemon is started again."""
-
-    def __init__(self, node: Libp2pNode) -> None:
-        self.node = node
-        self._setup = node.setup
-        self._publish_at = 0.0
-        self._join_at = 0.0
-        self._alone = True  # no initial peer has answered
-        self._clocks_off: dict[str, float] = {}  # seconds by which our clock is ahead of initial peers'
-        self.published: tuple[str, ...] = ()  # our addresses, as last published
-
-    async def publish(self) -> None:
-        """Publish our addresses, when they change and before the record ends, if we are of those whose records are kept."""
-        setup = self._setup
-        through_relays = circuits(setup.relays, self.node.daemon)
-        addresses = worth_telling([*through_relays, *await self.node.own_addresses()])
-        if addresses == self.published and time.monotonic() < self._publish_at:
-            return
-        self.published, self._publish_at = addresses, time.monotonic() + _REPUBLISH_S
-        if addresses and not (setup.keeper.keeps(setup.local.identity.peer) and await self._store(addresses)):
-            self._publish_at = 0.0
-
-    async def _store(self, addresses: tuple[str, ...]) -> bool:
-        setup, until = self._setup, time.time() + LASTS_S
-        record = encode_peer_record(setup.local.identity, setup.local.run, until, addresses)
-        return bool(await self.node.dht.store(dht_key(setup.local.run, setup.local.identity.peer), record, until))
-
-    async def join_when_due(self) -> None:
-        if time.monotonic() >= self._join_at:
-            await self.join()
-
-    async def join(self) -> None:
-        """Connect to the initial peers, which know the others. If none answers, they are asked again soon."""
-        met = await asyncio.gather(*map(self._meet, self._setup.initial_peers))
-        if met and not any(met):
-            self._setup.warn("join", "", "none of the initial peers answers; trying again")
-            self._alone, self._join_at = True, time.monotonic() + _REJOIN_S
-            return
-        self._join_at = time.monotonic() + _REPUBLISH_S
-        if self._alone:
-            self._alone, self._publish_at = (
-                False,
-                0.0,
-            )  # a record that was published while alone has to reach the others
-
-    async def _meet(self, address: str) -> bool:
-        where, _, name = address.rpartition("/p2p/")
-        other = self._setup.hivemind.PeerID.from_base58(name)
-        if other.to_bytes() == libp2p_id(self._setup.local.identity.peer):
-            return True
-        with suppress(TimeoutError, OSError, EOFError, DaemonError):
-            async with asyncio.timeout(self._setup.local.limits.handshake_s):
-                await self.node.control.connect(other.to_bytes(), [where], self._setup.local.limits.handshake_s)
-            met = await self.node.dht.protocol.call_ping(other) is not None
-            asked = time.time()
-            if met and (theirs := await self.node.clock_of(other)) is not None:
-                self._clocks_off[name] = (asked + time.time()) / 2 - theirs
-            return met
-        return False
-
-    def check_clock(self) -> None:
-        """Raises ListenError if our clock is so far off those of the initial peers, as most of them say, that nobody would find
-        us, nor we them."""
-        off_s = median(self._clocks_off.values()) if self._clocks_off else 0.0
-        if abs(off_s) > _MOST_CLOCK_OFF_S:
-            raise ListenError(
-                f"this machine's clock is {abs(off_s):.0f} s {'ahead of' if off_s > 0 else 'behind'} the clocks of those that it "
-                "finds the others by, and addresses in the DHT end at a given time: set the clock"
-            )
-
-    async def look_up(self, peer: PeerId, sufficient: float) -> tuple[str, ...]:
-        """The addresses in a peer's record: the first that lasts at least until then, or else the one that lasts longest.
-
-        Searching on for something better takes as long as a liar wants: it sends us to neighbours that do not exist.
-        """
-        setup = self._setup
-        key = dht_key(setup.local.run, peer)
-        setup.keeper.wanted.add(peer)
-        try:
-            async with asyncio.timeout(_LOOKUP_S):
-                found = (await self.node.dht.get_many([key], sufficient_expiration_time=sufficient))[key]
-        except TimeoutError as error:
-            raise UnreachableError(f"the DHT did not answer within {_LOOKUP_S:g} s") from error
-        finally:
-            setup.keeper.wanted.discard(peer)
-        raw = found.value if found is not None else None
-        record = decode_peer_record(raw, setup.local.run, time.time()) if isinstance(raw, bytes) else None
-        if record is None or record.peer != peer:
-            raise UnreachableError(f"nobody in the DHT knows where {peer.hex()[:16]} is")
-        return record.addresses
 
 
 # Relays: peers that nobody can dial are reached through them. Most relays of the world pass on too little to train with.

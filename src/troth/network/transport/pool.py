@@ -46,18 +46,13 @@ class ConnectionPool:
             lost=self._forget,
         )
 
-    @property
-    def accepted(self) -> int:
-        """Number of connections that others have opened, and that were neither turned away nor hung up on."""
-        return len(self._accepted())
-
-    def _accepted(self) -> list[StreamConnection]:
-        return [one for one in self.connections if not (one.dialled or one.refusal or one.why)]
-
-    def make_place(self) -> bool:
-        """Hang up on the oldest connection of the key that opened most, if it has another; whether one has. Else members who lie
-        could take all places before honest ones come, four under each key of theirs."""
-        accepted = self._accepted()
+    def has_place(self, new: int) -> bool:
+        """Whether there is a place for so many connections more that others open. If all are taken, the oldest of the key that
+        opened most makes room, if that key has another. Else members who lie could take all places before honest ones come, four
+        under each key of theirs."""
+        accepted = [one for one in self.connections if not (one.dialled or one.refusal or one.why)]
+        if len(accepted) + new <= self._limits.most_connections:
+            return True
         ((busiest, count),) = Counter(one.peer for one in accepted).most_common(1)
         if count > 1:
             next(one for one in accepted if one.peer == busiest).close("replaced by a newer connection")

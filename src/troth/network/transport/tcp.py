@@ -268,11 +268,7 @@ class TcpTransport:
             return "your certificate holds no key of a peer"
         if tls.selected_alpn_protocol() != PROTOCOL:
             return f"you do not speak {PROTOCOL}"
-        if (
-            self._pool.accepted > self._limits.most_connections and not self._pool.make_place()
-        ):  # this one is among them
-            return "no place left"
-        return peer
+        return peer if self._pool.has_place(0) else "no place left"  # this one has its place already, if there is one
 
 
 async def _first_word(sock: socket.socket, seconds: float) -> None:

@@ -290,7 +290,7 @@ class Announcement:
             return
         match frame:
             case Value(envelope):
-                if self._viewed_at is None and self._genuine(sender, envelope):
+                if self._viewed_at is None and self._tools.genuine(self._slot, sender, envelope):
                     self._remember(sender, envelope)
             case View():
                 if self._signed(sender, frame):
@@ -424,7 +424,7 @@ class Announcement:
         if self.decision is not None or digest in known or len(known) == 2 or originator not in self._members:
             return
         signers = self._signers(originator, digest, item.chain)
-        if len(signers) < self._round_now or not self._genuine(originator, item.envelope):
+        if len(signers) < self._round_now or not self._tools.genuine(self._slot, originator, item.envelope):
             return
         if self._slow_since is None:  # a faster member's rounds have begun; this peer's will within delta
             self._early.setdefault(originator, {})[digest] = item
@@ -480,7 +480,7 @@ class Announcement:
     def is_of(self, sender: PeerId, frame: Value | View) -> bool:
         """Whether the sender signed this frame for this announcement: others are not relayed."""
         if isinstance(frame, Value):
-            return self._genuine(sender, frame.envelope)
+            return self._tools.genuine(self._slot, sender, frame.envelope)
         return self._signed(sender, frame)
 
     def _signed(self, sender: PeerId, view: View) -> bool:
@@ -503,7 +503,3 @@ class Announcement:
     def _decide(self, decision: Decision, now: float) -> None:
         self.decision = decision
         self._decided_at = now
-
-    def _genuine(self, sender: PeerId, envelope: Envelope) -> bool:
-        digest = self._tools.digest(envelope.payload)
-        return self._tools.verify(sender, signed_bytes(self._slot, sender, digest), envelope.signature)

@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.broadcast.link import Outlet
@@ -194,9 +193,6 @@ class Blobs:
             self._quota.give_back(held.sender, held.size)
 
 
-K = TypeVar("K")
-
-
 class PartExchange:
     """Parts sent to this peer as their owner, parts disclosed to it, and blobs by digest."""
 
@@ -218,11 +214,11 @@ class PartExchange:
             return  # before a table is created: even an empty one takes up memory
         part = ProvenPart(Blob(frame.blob), tuple(map(Digest, frame.path)))
         if isinstance(frame, PartSent):
-            kept = _put(self._parts[slot][frame.part], sender, part)
+            table, key = self._parts[slot][frame.part], sender
         else:
-            kept = _put(self._shown[slot][frame.part, sender], PeerId(frame.contributor), part)
-        if kept:
-            self._quota.take(sender, packet.size, slot.step)
+            table, key = self._shown[slot][frame.part, sender], PeerId(frame.contributor)
+        if key not in table and self._quota.take(sender, packet.size, slot.step):
+            table[key] = part
 
     # Parts for their owners
 
@@ -289,11 +285,3 @@ class PartExchange:
                 del kept[slot]
         self._quota.over(step + 1)
         self.blobs.next_step(watched=observed)
-
-
-def _put(table: dict[PeerId, K], key: PeerId, value: K) -> bool:
-    """Put the first value of a key, and only that; return whether this is it."""
-    if key in table:
-        return False
-    table[key] = value
-    return True

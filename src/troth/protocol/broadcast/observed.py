@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from troth.crypto import PeerId, Slot, signed_bytes
+from troth.crypto import PeerId, Slot
 from troth.protocol.broadcast.announcement import Decision, Seen, Timing, chain_bytes, proves, rounds, values_digest
 from troth.protocol.core.channel import AttemptView, Blame
 from troth.protocol.wire.frames import (
@@ -125,14 +125,7 @@ class ObservedAnnouncement:
     def _signed(self, told: Decided) -> bool:
         """Whether every envelope is signed by its stated sender: else the ones taken in the end might not open."""
         pairs = [*told.said.items(), *((peer, each) for peer, two in told.equivocations.items() for each in two)]
-        return all(
-            self._tools.verify(
-                PeerId(peer),
-                signed_bytes(self._slot, PeerId(peer), self._tools.digest(envelope.payload)),
-                envelope.signature,
-            )
-            for peer, envelope in pairs
-        )
+        return all(self._tools.genuine(self._slot, PeerId(peer), envelope) for peer, envelope in pairs)
 
     def _kind(self, told: Decided) -> _Kind:
         """Decision by payloads, not signatures: a liar can sign one payload differently for different peers."""

@@ -200,9 +200,13 @@ class Primitives:
 
     def open(self, slot: Slot, sender: PeerId, envelope: Envelope) -> Announced | Malformed:
         """Check the signature over this slot and sender, then decode."""
-        if not self.verify(*self._signed(slot, sender, envelope)):
+        if not self.genuine(slot, sender, envelope):
             return Malformed("the signature does not fit")
         return self.read(slot, sender, envelope)
+
+    def genuine(self, slot: Slot, sender: PeerId, envelope: Envelope) -> bool:
+        """Whether the sender signed this for this slot."""
+        return self.verify(*self._signed(slot, sender, envelope))
 
     def _signed(self, slot: Slot, sender: PeerId, envelope: Envelope) -> tuple[PeerId, bytes, bytes]:
         """What `verify` asks for."""

@@ -22,7 +22,7 @@ from troth.network.transport.libp2p_addresses import (
     peer_of_libp2p,
 )
 from troth.network.transport.libp2p_daemon import DaemonError, DaemonOptions, DaemonStream
-from troth.network.transport.libp2p_node import NodeSetup
+from troth.network.transport.libp2p_node import Libp2pNode, NodeSetup
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ class Internet:
         return node
 
 
-class FakeNode:
-    """In place of `Libp2pNode`, its daemon, its control socket and its DHT."""
+class FakeNode(Libp2pNode):
+    """A node that is its own daemon, control socket and DHT."""
 
     def __init__(self, internet: Internet, setup: NodeSetup, options: DaemonOptions, listen: list[str]) -> None:
-        self.daemon = self.control = self.dht = self.protocol = self
+        super().__init__(setup, self, self)  # type: ignore[arg-type]
+        self.dht = self.protocol = self
         self.relays: frozenset[str] = frozenset()
         self.ended = False
-        self.setup = setup
         self.listen = listen
         self._internet = internet
         self._serving: set[asyncio.Task[None]] = set()
@@ -133,7 +133,7 @@ class FakeNode:
         other = self._internet.nodes[libp2p_id(peer)]
         reader, writer = await asyncio.open_unix_connection(sock=far)
         info = StreamInfo(FakeName(libp2p_id(self.setup.local.identity.peer)))
-        task = asyncio.ensure_future(other.setup.on_stream(other.control, info, reader, writer))  # type: ignore[arg-type]
+        task = asyncio.ensure_future(other.setup.on_stream(other.control, info, reader, writer))
         other._serving.add(task)
         task.add_done_callback(other._serving.discard)
         return DaemonStream(peer, *await asyncio.open_unix_connection(sock=near))
