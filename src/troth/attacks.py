@@ -3,44 +3,5 @@
 `ATTACKS` is the table of all of them by the names that `simulate` knows; `make_attack` reads a spec like `sign-flip:scale=10`.
 """
 
-from troth.workshop.attacks import (
-    ATTACK,
-    ATTACK_PLUGINS,
-    ATTACKS,
-    ALittleIsEnough,
-    AttackError,
-    AttackSchedule,
-    Coalition,
-    Collusion,
-    DelayedGradient,
-    Foresee,
-    GradientAttack,
-    InnerProduct,
-    InnerProductSmall,
-    LabelFlip,
-    RandomDirection,
-    SignFlip,
-    alie_deviations,
-    make_attack,
-)
-
-__all__ = [
-    "ATTACK",
-    "ATTACKS",
-    "ATTACK_PLUGINS",
-    "ALittleIsEnough",
-    "AttackError",
-    "AttackSchedule",
-    "Coalition",
-    "Collusion",
-    "DelayedGradient",
-    "Foresee",
-    "GradientAttack",
-    "InnerProduct",
-    "InnerProductSmall",
-    "LabelFlip",
-    "RandomDirection",
-    "SignFlip",
-    "alie_deviations",
-    "make_attack",
-]
+from troth.workshop.attacks import *  # noqa: F403
+from troth.workshop.attacks import __all__ as __all__

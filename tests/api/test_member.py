@@ -202,7 +202,7 @@ def test_a_folder_of_another_run_is_refused(run: troth.MemberRun, monkeypatch: p
     run.folder.mkdir()
     (run.folder / "run").write_text("00" * 32 + "\n")
     (run.folder / "model.json").write_text("{}")
-    with pytest.raises(troth.JoinError, match="belongs to another run: choose another `folder`"), run:
+    with pytest.raises(troth.JoinError, match="belongs to another run: choose another with `folder`"), run:
         pass
 
 

@@ -9,8 +9,7 @@ import torch
 
 from tests.evidence.closed_runs import NAMES, ClosedRun
 from tests.evidence.forger import Forger
-from troth.api import verify
-from troth.api.verify import Result, VerifyError, expand, verify_path, verify_paths
+from troth.api.verify import Result, VerifyError, expand, verify, verify_paths
 from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.manifest import Founder, Manifest
 from troth.network.manifest.options import ManifestOptions
@@ -49,7 +48,7 @@ class OwnTask:
     evidence: Path
 
     def verdict(self, **options: object) -> tuple[Result, str]:
-        found = verify_path(self.evidence, self.path, **options)  # type: ignore[arg-type]
+        found = verify(self.evidence, self.path, **options)  # type: ignore[arg-type]
         return found.result, found.line()
 
 
@@ -77,7 +76,7 @@ def test_a_task_of_ones_own_is_found_beside_the_manifest(own: OwnTask) -> None:
     assert result is Result.PROVED
     assert line.count("roved") == 1
     assert line.endswith("Recomputed here: the ban is right, whatever anyone voted.")
-    banned = verify_path(own.evidence, own.manifest).details["name"]
+    banned = verify(own.evidence, own.manifest).details["name"]
     assert banned in line
     assert banned.split(" ")[0] in NAMES
     assert own.verdict(recompute=False) == (Result.VOTED, line_with(line, "not recomputed, as asked"))
@@ -98,7 +97,7 @@ def test_a_task_that_is_missing_or_another_is_never_run_and_takes_nothing_from_t
     assert "lines.py is not the one agreed on" in line
     task.unlink()
     assert own.verdict()[0] is Result.VOTED
-    found = verify_path(own.evidence, own.manifest.run.id.hex())
+    found = verify(own.evidence, own.manifest.run.id.hex())
     assert found.result is Result.VOTED
     assert not found.proved, "a lying quorum can ban whom it likes"
     assert "`task`" in found.reason
@@ -111,7 +110,7 @@ def test_a_task_named_by_the_reader_is_compared_with_the_agreed_one(own: OwnTask
     elsewhere.mkdir()
     copy = (own.manifest.folder / "lines.py").rename(elsewhere / "lines.py")
     assert own.verdict(task=str(copy))[0] is Result.PROVED
-    assert verify_path(own.evidence, own.manifest.run.id.hex(), task=str(copy)).result is Result.PROVED
+    assert verify(own.evidence, own.manifest.run.id.hex(), task=str(copy)).result is Result.PROVED
     marker = tmp_path / "executed"
     copy.write_text(f"open({str(marker)!r}, 'w')\n" + TASK)
     result, line = own.verdict(task=str(copy))
@@ -125,7 +124,7 @@ def test_a_task_named_by_the_reader_is_compared_with_the_agreed_one(own: OwnTask
 def test_a_task_that_fails_is_a_reason_and_no_traceback(own: OwnTask) -> None:
     broken = own.manifest.folder / "broken.py"
     broken.write_text(NEEDS_DATA)
-    found = verify_path(own.evidence, own.manifest.run.id.hex(), task=str(broken))
+    found = verify(own.evidence, own.manifest.run.id.hex(), task=str(broken))
     assert found.result is Result.VOTED
     assert "FileNotFoundError" in found.reason
 
@@ -135,9 +134,9 @@ def test_votes_alone_are_called_that(attacked: ProtocolSimulation, tmp_path: Pat
     evidence = attacked.evidence[0]
     write_evidence(tmp_path, {"ban-a.json": evidence})
     path = tmp_path / "evidence" / "ban-a.json"
-    assert verify_path(path, attacked.run.id.hex()).result is Result.PROVED
+    assert verify(path, attacked.run.id.hex()).result is Result.PROVED
     path.write_text(Forger(attacked, evidence).text(exhibit=None))
-    found = verify_path(path, attacked.run.id.hex())
+    found = verify(path, attacked.run.id.hex())
     assert found.result is Result.VOTED
     assert "rests on their votes" in found.reason
 
@@ -149,14 +148,14 @@ def test_a_model_is_proved_with_its_weights(tmp_path: Path) -> None:
     """[U4]"""
     closed = ClosedRun()
     path = closed.write(tmp_path)
-    found = verify_path(path, closed.run.id.hex())
+    found = verify(path, closed.run.id.hex())
     assert found.result is Result.PROVED
     assert "6 of 6 members signed the state" in found.sentence
     assert "model.safetensors holds its weights" in found.sentence
     weights = closed.weights()
     next(iter(weights.values())).view(torch.int32)[0] ^= 1
     closed.write(tmp_path, weights=weights)
-    found = verify_path(path, closed.run.id.hex())
+    found = verify(path, closed.run.id.hex())
     assert (found.result, found.sentence) == (Result.NOT_PROVED, "")
     assert "other weights than those that the members signed" in found.reason
     assert "The signatures are right" in found.reason
@@ -166,15 +165,15 @@ def test_a_model_whose_weights_were_not_checked_is_not_proved(tmp_path: Path) ->
     """Signatures about a state say nothing about a file."""
     closed = ClosedRun()
     path = closed.write(tmp_path)
-    found = verify_path(path, closed.run.id.hex(), recompute=False)
+    found = verify(path, closed.run.id.hex(), recompute=False)
     assert found.result is Result.NOT_PROVED
     assert "not checked, as asked" in found.reason
     (tmp_path / "model.safetensors").unlink()
-    assert "not beside it" in verify_path(path, closed.run.id.hex()).reason
-    assert verify_path(path, None).result is Result.UNKNOWN_RUN
-    assert verify_path(path, "00" * 32).result is Result.NOT_PROVED
+    assert "not beside it" in verify(path, closed.run.id.hex()).reason
+    assert verify(path, None).result is Result.UNKNOWN_RUN
+    assert verify(path, "00" * 32).result is Result.NOT_PROVED
     path.write_text('{"run": "00", "step": 3, "state_digest": "00", "closed": true}')
-    assert "earlier version" in verify_path(path, closed.run.id.hex()).reason
+    assert "earlier version" in verify(path, closed.run.id.hex()).reason
 
 
 NEEDS_DATA = TASK.replace("        return {", "        open('/nowhere')\n        return {")
@@ -188,8 +187,8 @@ def test_weights_are_checked_without_the_data_as_far_as_that_goes(tmp_path: Path
     (tmp_path / "there.py").write_text(NEEDS_DATA.replace("nn.Linear(7, 3)", layers))
     closed = ClosedRun(task=make_task(str(tmp_path / "here.py")))
     path = closed.write(tmp_path)
-    assert verify_path(path, closed.run.id.hex(), task=str(tmp_path / "here.py")).result is Result.PROVED
-    found = verify_path(path, closed.run.id.hex(), task=str(tmp_path / "there.py"))
+    assert verify(path, closed.run.id.hex(), task=str(tmp_path / "here.py")).result is Result.PROVED
+    found = verify(path, closed.run.id.hex(), task=str(tmp_path / "there.py"))
     assert found.result is (Result.NOT_PROVED if normed else Result.PROVED)
     assert (
         not normed or "is what the members signed, but the rest of it cannot be checked: batch() fails" in found.reason
@@ -200,13 +199,13 @@ def test_nothing_in_a_file_or_its_name_moves_the_cursor(tmp_path: Path) -> None:
     closed = ClosedRun(names=["\x1b[2J\n" + name for name in NAMES])
     folder = tmp_path / "a\x1b[2J\nproved"
     path = closed.write(folder)
-    lines = [verify_path(path, run).line() for run in (closed.run.id.hex(), None, "00" * 32)]
+    lines = [verify(path, run).line() for run in (closed.run.id.hex(), None, "00" * 32)]
     (folder / "ban-x.json").write_text('{"\\u001b[2J": 1}')
     (folder / "ban-y.json").write_bytes(b"\x1b[2J\xff")
-    lines += [verify_path(file, closed.run.id.hex()).line() for file in expand([folder])]
+    lines += [verify(file, closed.run.id.hex()).line() for file in expand([folder])]
     assert all(line.isprintable() for line in lines)
     text = closed.text(format="\x1b[2J", closed=False)
-    assert verify_path(closed.write(folder, text), closed.run.id.hex()).line().isprintable()
+    assert verify(closed.write(folder, text), closed.run.id.hex()).line().isprintable()
 
 
 # Files
@@ -227,14 +226,14 @@ def test_files_are_found_below_folders_in_the_order_of_steps(tmp_path: Path) -> 
 def test_too_many_files_are_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(30):
         (tmp_path / f"ban-{number}.json").touch()
-    monkeypatch.setattr(verify, "MOST_FILES", 29)
+    monkeypatch.setattr("troth.api.verify.MOST_FILES", 29)
     with pytest.raises(VerifyError, match="more than 29 files"):
         expand([tmp_path])
-    monkeypatch.setattr(verify, "MOST_ENTRIES", 10)
+    monkeypatch.setattr("troth.api.verify.MOST_ENTRIES", 10)
     with pytest.raises(VerifyError, match="more than 10 files"):
         expand([tmp_path])
     deep = tmp_path / "deep"
-    monkeypatch.setattr(verify, "MOST_ENTRIES", 1000)
+    monkeypatch.setattr("troth.api.verify.MOST_ENTRIES", 1000)
     (deep / "/".join("d" * 30)).mkdir(parents=True)
     (deep / "/".join("d" * 30) / "ban-a.json").touch()
     with pytest.raises(VerifyError, match="no evidence"):

@@ -28,7 +28,7 @@ def in_this_process(plans: Iterator[Plan], _processes: int, _until: float | None
 def test_one_world_is_told(troth: Troth) -> None:
     done = troth("chaos", "--seed", "1", "--steps", "2", "--peers", "4")
     assert done.code == 0
-    assert done.out.startswith("seed 1: 4 peers, 2 steps")
+    assert done.out.startswith("seed 1: peers 4, steps 2")
     assert "step 1: " in done.out
     assert done.out.endswith("no promise was broken\n")
 

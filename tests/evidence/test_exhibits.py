@@ -8,7 +8,7 @@ import pytest
 
 from tests.evidence.exhibited_bans import ATTACKS, QUICK, ExhibitedBan, recomputed
 from tests.evidence.forger import Forger
-from troth.api.verify import Result, verify_path
+from troth.api.verify import Result, verify
 from troth.clip.fast import centered_clip
 from troth.crypto import PeerId
 from troth.evidence.bans import BanEvidence
@@ -93,10 +93,10 @@ def test_a_reporter_banned_by_a_quorum_for_a_right_report_is_cleared(
     path = tmp_path / "ban-framed.json"
     save_evidence(path, evidence, verify_ban(evidence.text).state)
     path.write_text(framed)
-    verdict = verify_path(path, simulation.run.id.hex())
+    verdict = verify(path, simulation.run.id.hex())
     assert (verdict.result, verdict.proved, verdict.sentence) == (Result.NOT_PROVED, False, "")
     assert "the ban is wrong, whatever anyone voted" in verdict.reason
-    assert verify_path(path, simulation.run.id.hex(), recompute=False).result is Result.VOTED
+    assert verify(path, simulation.run.id.hex(), recompute=False).result is Result.VOTED
 
 
 def test_an_owner_whose_aggregate_is_right_is_cleared(runs: dict[str, ProtocolSimulation]) -> None:

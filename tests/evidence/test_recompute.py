@@ -9,7 +9,7 @@ import pytest
 
 from tests.evidence.forger import Forger
 from tests.protocol.small_runs import run_on
-from troth.api.verify import Result, verify_path
+from troth.api.verify import Result, verify
 from troth.crypto import Digest, PeerId
 from troth.evidence.companion_files import save_evidence
 from troth.evidence.file_format import RecomputeError
@@ -140,7 +140,7 @@ def test_a_lying_quorum_makes_no_wrong_ban_look_right(tmp_path: Path) -> None:
     for number, evidence in enumerate(wrong):
         path = tmp_path / f"ban-{number}.json"
         save_evidence(path, evidence, verify_ban(evidence.text).state)
-        verdict = verify_path(path, simulation.run.id.hex())
+        verdict = verify(path, simulation.run.id.hex())
         assert (verdict.result, bool(verdict), verdict.sentence) == (Result.NOT_PROVED, False, "")
         assert "the ban is wrong" in verdict.reason
 
@@ -176,12 +176,12 @@ def test_a_recomputation_proves_what_the_banned_peer_signed(attacked: ProtocolSi
     evidence = attacked.evidence[0]
     path = tmp_path / "ban-a.json"
     save_evidence(path, evidence, verify_ban(evidence.text).state)
-    assert verify_path(path, attacked.run.id.hex()).result is Result.PROVED
+    assert verify(path, attacked.run.id.hex()).result is Result.PROVED
     forger = Forger(attacked, evidence)
     *earlier, disputed = forger.file.before
     others = {peer: one for peer, one in disputed.signatures.items() if peer != forger.file.banned}
     path.write_text(forger.text(before=[*earlier, msgspec.structs.replace(disputed, signatures=others)]))
-    verdict = verify_path(path, attacked.run.id.hex())
+    verdict = verify(path, attacked.run.id.hex())
     assert verdict.result is Result.VOTED
     assert "recomputed here, and it is as they voted, but the banned peer did not sign the record" in verdict.reason
 
@@ -204,7 +204,7 @@ def test_a_false_accusation_about_a_part_rests_on_votes(runs: dict[str, Protocol
     evidence = simulation.evidence[0]
     path = tmp_path / "ban-a.json"
     save_evidence(path, evidence, verify_ban(evidence.text).state)
-    verdict = verify_path(path, simulation.run.id.hex())
+    verdict = verify(path, simulation.run.id.hex())
     assert verdict.result is Result.VOTED
     assert "did not sign the commitment" in verdict.reason
 

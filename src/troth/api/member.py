@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import nan
 from os import PathLike
 from pathlib import Path
@@ -135,17 +136,15 @@ class MemberRun:
 
     def node(self, sink: EventSink) -> Node:
         """The peer itself, for a program that runs it in a thread of its own and shows its events in its own way."""
-        return Node(self.manifest, self._identity, self._options, sink)
+        with naming_folder():
+            return Node(self.manifest, self._identity, self._options, sink)
 
     # The block
 
     def __enter__(self) -> Self:
         if self._node is not None:
             raise JoinError("a run is joined once: call troth.join again, with the same folder, to come back")
-        try:
-            self._node = self.node(_Sink(self._feed, self.folder))
-        except DiskError as error:
-            raise (JoinError(f"{error} `folder`") if error.wrong_folder else error) from error
+        self._node = self.node(_Sink(self._feed, self.folder))
         self._thread = threading.Thread(target=self._live, args=(self._node,), name=f"troth {self.me}", daemon=True)
         self._thread.start()
         return self
@@ -264,6 +263,15 @@ def step_of(event: Stepped, folder: Path) -> Step:
         moved=event.moved,
         seconds=event.seconds,
     )
+
+
+@contextmanager
+def naming_folder() -> Iterator[None]:
+    """Name the option that chooses another folder, where that is the way out."""
+    try:
+        yield
+    except DiskError as error:
+        raise (JoinError(f"{error} with `folder`") if error.wrong_folder else error) from error
 
 
 def _names_a_host(listen: str) -> bool:

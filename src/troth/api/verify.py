@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
-from functools import cache
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -132,9 +131,6 @@ def _open_file(path: Path) -> int:
 # The task of a run that is checked: found, compared with what was agreed on, and made once for all files.
 
 
-Outcome = Problem | None | RecomputeError
-
-
 class AgreedTask:
     """The task that a manifest names, or that the reader does in its place; without either, a built-in one.
 
@@ -156,18 +152,31 @@ class AgreedTask:
             except ManifestError as error:
                 self._wrong = str(error)
         self._own = None if spec is None or self._wrong is not None else make_task(spec, code=pinned)
-        self._recomputing = cache(lambda run: _outcome(self._for_recomputing, run))
-        self._weights = cache(lambda run: _outcome(self._for_weights, run))
+        self._made: dict[object, Problem | RecomputeError | None] = {}
 
     def for_recomputing(self, run: Run) -> Problem | None:
         """The task as the members computed with it, on its data; None on a machine without the run's device."""
-        return _result(self._recomputing(run))
+        return self._once(self._for_recomputing, run)
 
     def for_weights(self, run: Run) -> Problem:
         """The task's model, to tell which weight is which. It needs neither the run's device nor its data."""
-        problem = _result(self._weights(run))
+        problem = self._once(self._for_weights, run)
         assert problem is not None
         return problem
+
+    def _once(self, make: Callable[[Run], Problem | None], run: Run) -> Problem | None:
+        """Keep an error too: what fails for one file fails for all."""
+        if (make, run) not in self._made:
+            try:
+                self._made[make, run] = make(run)
+            except RecomputeError as error:
+                self._made[make, run] = error
+            except Exception as error:  # the task is its author's: anything can go wrong in it
+                self._made[make, run] = task_fails(error)
+        found = self._made[make, run]
+        if isinstance(found, RecomputeError):
+            raise found
+        return found
 
     def _for_recomputing(self, run: Run) -> Problem | None:
         manifest = self._manifest
@@ -195,23 +204,7 @@ class AgreedTask:
         return built_in_task(run) if self._manifest is None else self._manifest.make_task()
 
 
-def _outcome(make: Callable[[Run], Problem | None], run: Run) -> Outcome:
-    """Keep an error too: what fails for one file fails for all."""
-    try:
-        return make(run)
-    except RecomputeError as error:
-        return error
-    except Exception as error:  # the task is its author's: anything can go wrong in it
-        return task_fails(error)
-
-
-def _result(outcome: Outcome) -> Problem | None:
-    if isinstance(outcome, RecomputeError):
-        raise outcome
-    return outcome
-
-
-__all__ = ["Result", "Verdict", "VerifyError", "expand", "verify", "verify_path", "verify_paths"]
+# Verdicts
 
 _ID = re.compile("[0-9a-fA-F]{64}")
 _NAMED = re.compile("([0-9a-f]{64}) (.{1,80})")  # a line of a simulation's `evidence/run`: a peer's key and its name
@@ -239,9 +232,7 @@ class Verdict:
     sentence: str = ""  # the claim that is proved; empty if none is
     reason: str = ""  # what the claim rests on, or why it is not proved or rests on votes, and what to do
     details: Mapping[str, Any] = field(default_factory=dict)  # kind, run, step, keys: for programs
-    explanation: tuple[
-        str, ...
-    ] = ()  # what the file holds, in words; nothing of a file that proves nothing of a known run
+    explanation: tuple[str, ...] = ()  # what the file holds, in words; nothing if it proves nothing of a known run
 
     @property
     def proved(self) -> bool:
@@ -292,18 +283,6 @@ def verify(
     to that (`trust` is its SHA-256): else `ConsentError`, which names it. `recompute=False` runs nothing. `task` names the task's
     file if it lies elsewhere, and is run.
     """
-    return verify_path(Path(path), run, recompute=recompute, task=task, trust=trust)
-
-
-def verify_path(
-    path: Path | str,
-    run: RunName | None,
-    *,
-    recompute: bool = True,
-    task: str | None = None,
-    trust: str | None = None,
-) -> Verdict:
-    """Check one file, as `verify` does."""
     return next(verify_paths([Path(path)], run, recompute=recompute, task=task, trust=trust))
 
 

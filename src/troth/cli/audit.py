@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from troth.cli.fields import Trust, agree
+from troth.cli.fields import OwnTask, Trust, agree
 from troth.cli.progress import telling
 
 
@@ -28,10 +28,7 @@ def audit(
             "only if it is byte for byte the agreed one, and you agree, as with `troth join`."
         ),
     ] = True,
-    task: Annotated[
-        str | None,
-        typer.Option(help="The run's task, if its file is not beside run.toml; it is run, so only if you trust it."),
-    ] = None,
+    task: OwnTask = None,
     trust: Trust = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:

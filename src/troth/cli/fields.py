@@ -99,6 +99,11 @@ def _is_typed(context: typer.Context, name: str) -> bool:
     return source is None or source.name != "DEFAULT"
 
 
+Threads = Annotated[int, typer.Option(help="Threads to compute with; 0: as many as PyTorch likes.")]
+OwnTask = Annotated[
+    str | None,
+    typer.Option(help="The run's task, if its file is not beside run.toml; it is run, so only if you trust it."),
+]
 Trust = Annotated[
     str | None,
     typer.Option(

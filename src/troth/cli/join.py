@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from troth.cli.fields import Trust, agree
+from troth.cli.fields import Threads, Trust, agree
 from troth.cli.progress import telling
 from troth.cli.watch import HOST, Page, PageHost, PageOptions, PagePort
 from troth.errors import OperatorError, printable
@@ -96,7 +96,7 @@ def join(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard files into the folder.")
     ] = False,
-    threads: Annotated[int, typer.Option(help="Threads to compute with; 0: as many as PyTorch likes.")] = 1,
+    threads: Threads = 1,
     trust: Trust = None,
     page: Page = False,
     page_port: PagePort = None,
@@ -161,7 +161,7 @@ def join(
     drawn = not quiet and not verbose and is_drawable()
     screen = _Screen(every_s=float("inf") if quiet or drawn else 0.0 if verbose else 2.0)
     preparing = telling("preparing the task, its data, the first model and a gradient of it")
-    with preparing, _naming_folder():
+    with preparing:
         node = joined.node(screen)
     node.note(f"run {run.run.id.hex()[:16]} “{run.name}”, as {joined.me}; everything goes to {place}")
     if run.continues is not None:
@@ -174,29 +174,26 @@ def join(
 
 def _live(node: "Node", place: Path, screen: "_Screen") -> None:
     """Train to the end, or exit with what people need to know."""
+    from troth.api.member import naming_folder
     from troth.network.mesh import StoppedError
-    from troth.network.node.node import BannedError
-    from troth.protocol.core.run import AlarmError
-    from troth.protocol.recovery.following import TwoHistoriesError
+    from troth.protocol.core.run import CannotGoOnError
     from troth.protocol.recovery.ledger import ForkedError
     from troth.protocol.recovery.member import RemovedError
-    from troth.protocol.recovery.requests import DoorClosedError
 
     stop = _Stop(node, say=screen.say)
     try:
-        with stop, _naming_folder():
+        with stop, naming_folder():
             node.live()
     except (KeyboardInterrupt, StoppedError):
         node.note(f"stopped; {node.farewell()}. The same command comes back (everything is in {place})")
         sys.exit(stop.exit_code)
-    except ForkedError as why:
-        node.note(f"{why} (this peer's is in {place}/journal)")
-        raise typer.Exit(1) from why
-    except (AlarmError, TwoHistoriesError, DoorClosedError, BannedError) as why:
-        node.note(str(why))
-        raise typer.Exit(1) from why
-    except RemovedError as why:
-        node.note(f"{why}. It may not come back into this run; {place}/log.txt names the connections that were missing")
+    except CannotGoOnError as why:
+        more = ""
+        if isinstance(why, ForkedError):
+            more = f" (this peer's is in {place}/journal)"
+        elif isinstance(why, RemovedError):
+            more = f". It may not come back into this run; {place}/log.txt names the connections that were missing"
+        node.note(f"{why}{more}")
         raise typer.Exit(1) from why
     except Exception as error:
         kind = "" if isinstance(error, OperatorError) else f"{type(error).__name__}: "
@@ -238,19 +235,6 @@ class _Stop:
         else:
             self._since = time.monotonic()
             raise KeyboardInterrupt
-
-
-@contextmanager
-def _naming_folder() -> Iterator[None]:
-    """Add the option that chooses another folder, where that is the way out."""
-    from troth.network.disk.lock import DiskError
-
-    try:
-        yield
-    except DiskError as error:
-        if not error.wrong_folder:
-            raise
-        raise OperatorError(f"{error} with --folder") from error
 
 
 def _addresses(given: list[str], names: list[str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from troth.errors import printable
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
+    from troth.evidence.file_format import RunSummary
     from troth.workshop.simulation import StepReport
 
 _LINE_EVERY_S = 5.0
@@ -40,6 +41,32 @@ def telling(what: str) -> Iterator[Callable[[str], None]]:
     finally:
         over.set()
         teller.join()
+
+
+Rows = list[tuple[str, str]]
+
+
+def print_rows(rows: Rows) -> None:
+    """Print a line for each; none is cut or wrapped, so that paths can be copied."""
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        typer.echo(f"{name:<{width}}  {value}")
+
+
+def training_rows(summary: "RunSummary") -> Rows:
+    """How far a run came, and how good its model is."""
+    rows = [("steps", str(summary.steps))]
+    for name, value in summary.metrics.items():
+        rows.append((name, f"{value:.1%}" if name == "accuracy" else f"{value:.4g}"))
+    if summary.details["diverged_at"] is not None:
+        rows.append(("diverged", f"at step {summary.details['diverged_at']}: the model is ruined"))
+    return rows
+
+
+def caught_row(summary: "RunSummary") -> tuple[str, str]:
+    liars = set(summary.byzantine)
+    caught = len({ban["peer"] for ban in summary.details["banned"]} & liars)
+    return "banned", f"{caught} of {len(liars)} liars, {summary.details['honest_banned']} honest"
 
 
 class Bar:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from troth.api.steps import use_threads
-from troth.cli.fields import takes
-from troth.cli.progress import Live
+from troth.cli.fields import Threads, takes
+from troth.cli.progress import Live, Rows, caught_row, print_rows, training_rows
 from troth.cli.watch import HOST, Page, PageHost, PageOptions, PagePort
 from troth.errors import OperatorError
 from troth.evidence.file_format import RunSummary, slug
@@ -33,7 +33,7 @@ _UNUSED_SHARDS = (
 @takes(Scenario)
 def simulate(
     options: dict[str, Any],
-    threads: Annotated[int, typer.Option(help="Threads to compute with; 0: as many as PyTorch likes.")] = 1,
+    threads: Threads = 1,
     checkpoint_every: Annotated[
         int | None,
         typer.Option(help="Write the model every k steps too, to evaluate: checkpoints/step-….safetensors."),
@@ -113,37 +113,31 @@ def _train(run: Started, folder: Path, checkpoint_every: int | None) -> list[Ste
 
 
 def _print_results(summary: RunSummary, folder: Path) -> None:
-    """Print a line for each result; none is cut or wrapped, so that paths can be copied."""
     details = summary.details
     rows = [
         ("task", f"{summary.config['task']} ({details['parameters']:,} parameters)"),
         ("peers", f"{summary.peers}, of which lie: {summary.byzantine or 'none'}"),
         ("attack", f"{summary.attack} in {details['attacked_steps']} steps" if summary.attack else "none"),
         ("defence", summary.defence),
-        ("steps", str(summary.steps)),
+        *training_rows(summary),
     ]
-    rows += [
-        (name, f"{value:.1%}" if name == "accuracy" else f"{value:.4g}") for name, value in summary.metrics.items()
-    ]
-    if details["diverged_at"] is not None:
-        rows.append(("diverged", f"at step {details['diverged_at']}: the model is ruined"))
     if details.get("unused_shards"):
         rows.append(("shards", _UNUSED_SHARDS))
     if "not_finite" in details:
         rows.append(("not finite", f"{details['not_finite']} gradients of honest peers, which count as zero"))
     rows += _protocol_rows(summary, folder) if "banned" in details else _server_rows(summary)
-    rows += [
-        ("summary", str(folder / "summary.json")),
-        ("curve", f"{folder / 'curve.csv'}, drawn in {folder / 'curve.png'}"),
-        ("model", str(folder / MODEL)),
-        ("to load it", f'module.load_state_dict(safetensors.torch.load_file("{folder / MODEL}"))'),
-    ]
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        typer.echo(f"{name:<{width}}  {value}")
+    print_rows(
+        [
+            *rows,
+            ("summary", str(folder / "summary.json")),
+            ("curve", f"{folder / 'curve.csv'}, drawn in {folder / 'curve.png'}"),
+            ("model", str(folder / MODEL)),
+            ("to load it", f'module.load_state_dict(safetensors.torch.load_file("{folder / MODEL}"))'),
+        ]
+    )
 
 
-def _server_rows(summary: RunSummary) -> list[tuple[str, str]]:
+def _server_rows(summary: RunSummary) -> Rows:
     """Whom a rule dropped, and whether there were more liars than its guarantee covers."""
     details, rows = summary.details, []
     if "removed" in details:
@@ -157,11 +151,9 @@ def _server_rows(summary: RunSummary) -> list[tuple[str, str]]:
     return rows
 
 
-def _protocol_rows(summary: RunSummary, folder: Path) -> list[tuple[str, str]]:
-    details, liars = summary.details, len(summary.byzantine)
-    banned = [ban["peer"] for ban in details["banned"]]
-    caught = len(set(banned) & set(summary.byzantine))
-    rows = [("banned", f"{caught} of {liars} liars, {details['honest_banned']} honest")]
+def _protocol_rows(summary: RunSummary, folder: Path) -> Rows:
+    details = summary.details
+    rows = [caught_row(summary)]
     if "door" in details:
         rows += _door_rows(details["door"])
     if details["absent"]:
@@ -178,14 +170,14 @@ def _protocol_rows(summary: RunSummary, folder: Path) -> list[tuple[str, str]]:
     elif summary.peers < 4:
         why = "a single peer trusts itself" if summary.peers == 1 else f"{summary.peers} peers can spare no validator"
         rows.append(("guarantee", f"none against lies: {why} (from 4 peers on one of them may lie)"))
-    if banned:
+    if details["banned"]:
         own = f" --task {task}" if file_of(task := str(summary.config["task"])) is not None else ""
         check = f"troth verify FILE --run {folder / 'evidence' / 'run'}{own}"
         rows.append(("evidence", f"{folder / 'evidence'} (check one with: {check})"))
     return rows
 
 
-def _door_rows(door: dict[str, Any]) -> list[tuple[str, str]]:
+def _door_rows(door: dict[str, Any]) -> Rows:
     """A row for each kind of strangers that came."""
     return [
         (

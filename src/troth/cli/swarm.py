@@ -9,6 +9,7 @@ import typer
 
 from troth.cli.fields import Trust, agree
 from troth.cli.join import say_now
+from troth.cli.progress import caught_row, print_rows, training_rows
 from troth.cli.watch import HOST, Page, PageHost, PageOptions, PagePort
 
 if TYPE_CHECKING:
@@ -159,28 +160,22 @@ class _Screen:
 
 
 def _print(processes: "Swarm", summary: "RunSummary", folder: Path, seconds: float) -> None:
-    details, liars = summary.details, summary.byzantine
-    banned = {ban["peer"] for ban in details["banned"]}
-    same = "all honest peers hold the same model" if details["agreement"] else "BROKEN"
-    typer.echo(f"steps      {summary.steps}")
-    for name, value in summary.metrics.items():
-        typer.echo(f"{name:<10} {value:.1%}" if name == "accuracy" else f"{name:<10} {value:.4g}")
-    if details["diverged_at"] is not None:
-        typer.echo(f"diverged   at step {details['diverged_at']}: the model is ruined")
-    typer.echo(f"banned     {len(banned & set(liars))} of {len(liars)} liars, {details['honest_banned']} honest")
-    typer.echo(f"agreement  {same}")
-    if (beyond := _beyond(processes.plan, processes.manifest)) is not None:
-        typer.echo(f"guarantee  none: {beyond}")
-    if details["stalled"]:
-        typer.echo(f"stopped    {details['stalled']}")
-    if banned:
-        check = f"troth verify FILE --run {folder / 'run.toml'}"
-        typer.echo(f"evidence   {processes.evidence_folder()} (check one with: {check})")
-    if (model := processes.model_file()) is not None:
-        from troth.training.weights import how_to_load
+    from troth.training.weights import how_to_load
 
-        typer.echo(f"model      {model}")
-        typer.echo(f"load it    {how_to_load(model)}")
-    typer.echo(f"logs       {folder}/peer*/log.txt")
-    typer.echo(f"summary    {folder / 'summary.json'}")
-    typer.echo(f"time       {seconds:.0f} s")
+    details, rows = summary.details, [*training_rows(summary), caught_row(summary)]
+    rows.append(("agreement", "all honest peers hold the same model" if details["agreement"] else "BROKEN"))
+    if (beyond := _beyond(processes.plan, processes.manifest)) is not None:
+        rows.append(("guarantee", f"none: {beyond}"))
+    if details["stalled"]:
+        rows.append(("stopped", details["stalled"]))
+    if details["banned"]:
+        check = f"troth verify FILE --run {folder / 'run.toml'}"
+        rows.append(("evidence", f"{processes.evidence_folder()} (check one with: {check})"))
+    if (model := processes.model_file()) is not None:
+        rows += [("model", str(model)), ("load it", how_to_load(model))]
+    rows += [
+        ("logs", f"{folder}/peer*/log.txt"),
+        ("summary", str(folder / "summary.json")),
+        ("time", f"{seconds:.0f} s"),
+    ]
+    print_rows(rows)

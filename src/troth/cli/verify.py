@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from troth.cli.fields import Trust, agree, with_options
+from troth.cli.fields import OwnTask, Trust, agree, with_options
 from troth.cli.progress import telling
 from troth.errors import printable
 
@@ -38,10 +38,7 @@ def verify(
             "if it is byte for byte the agreed one, and you agree, as with `troth join`."
         ),
     ] = True,
-    task: Annotated[
-        str | None,
-        typer.Option(help="The run's task, if its file is not beside run.toml; it is run, so only if you trust it."),
-    ] = None,
+    task: OwnTask = None,
     trust: Trust = None,
     explain: Annotated[
         bool,

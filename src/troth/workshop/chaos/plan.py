@@ -216,7 +216,9 @@ class Plan:
         return not bad + shaky or self.peers - bad - shaky >= bad + 2
 
     def __str__(self) -> str:
-        """Everything that is unlike the plainest plan, in the same order in every process."""
+        """Everything but the seed that is unlike the plainest plan, in the same order in every process."""
         plain = {field.name: field.default for field in fields(self)}
         values = msgspec.to_builtins(self, str_keys=True, order="deterministic")
-        return ", ".join(f"{name} {value}" for name, value in values.items() if value and value != plain[name])
+        return ", ".join(
+            f"{name} {value}" for name, value in values.items() if value and value != plain[name] and name != "seed"
+        )
