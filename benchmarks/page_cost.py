@@ -74,15 +74,15 @@ class Watched:
             self._stack.enter_context(_asked(self._port, small=True))
 
     def let(self, go_on: bool) -> None:
-        os.kill(self._page.pid, signal.SIGCONT if go_on else signal.SIGSTOP)
+        os.kill(self._page.process.pid, signal.SIGCONT if go_on else signal.SIGSTOP)
 
     @property
     def processor_s(self) -> float:
-        return _processor_s(self._page.pid)
+        return _processor_s(self._page.process.pid)
 
     def end(self) -> None:
         self.let(True)
-        self._page.stop()
+        self._page.process.terminate()
         self._stack.close()
 
     def _read(self, connection: socket.socket) -> None:

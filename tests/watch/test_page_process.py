@@ -31,8 +31,8 @@ def test_it_serves_a_folder_until_the_end(tmp_path: Path) -> None:
     with start_page(tmp_path, port=0) as page:
         with urllib.request.urlopen(f"{page.address}events", timeout=PATIENCE_S) as stream:
             assert b'"how":"over"' in stream.read()
-        assert page.running
-    assert until(lambda: not page.running)
+        assert page.process.poll() is None
+    assert until(lambda: page.process.poll() is not None)
 
 
 def test_it_lingers_for_viewers(tmp_path: Path) -> None:
@@ -40,8 +40,8 @@ def test_it_lingers_for_viewers(tmp_path: Path) -> None:
         pass
     with urllib.request.urlopen(page.address, timeout=PATIENCE_S) as answer:
         assert answer.status == 200
-    page.stop()
-    assert not page.running
+    page.process.terminate()
+    assert page.process.wait(PATIENCE_S) != 0
 
 
 @pytest.mark.parametrize(("how", "stay_s"), [("over", 1.0), ("stopped", 600.0)])
@@ -52,14 +52,14 @@ def test_it_stays_once_its_run_is_over(tmp_path: Path, how: How, stay_s: float) 
         with urllib.request.urlopen(f"{page.address}events", timeout=PATIENCE_S) as stream:
             assert any(how.encode() in line for line in stream)
         left = time.monotonic()
-    assert until(lambda: not page.running)
+    assert until(lambda: page.process.poll() is not None)
     assert how == "stopped" or time.monotonic() >= left + stay_s
 
 
 def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from troth.watch.page_process import start_page; "
-        f"page = start_page(Path({str(tmp_path)!r}), port=0); print(page.pid, flush=True); time.sleep(600)"
+        f"page = start_page(Path({str(tmp_path)!r}), port=0); print(page.process.pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     with parent:
@@ -84,7 +84,7 @@ def test_ctrl_c_is_for_the_parent(tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     with page:
-        os.kill(page.pid, signal.SIGINT)
+        os.kill(page.process.pid, signal.SIGINT)
         time.sleep(0.3)  # for it to die, if it does
         with urllib.request.urlopen(page.address, timeout=PATIENCE_S) as answer:
             assert answer.status == 200
@@ -114,7 +114,7 @@ def test_a_token_is_not_among_the_arguments(tmp_path: Path) -> None:
     with start_page(tmp_path, port=0, token=token) as page:
         assert page.address.endswith(f"?token={token}")
         if sys.platform == "linux":
-            assert token.encode() not in Path(f"/proc/{page.pid}/cmdline").read_bytes()
+            assert token.encode() not in Path(f"/proc/{page.process.pid}/cmdline").read_bytes()
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(page.address.partition("?")[0], timeout=PATIENCE_S)
 
@@ -136,4 +136,4 @@ def test_files_of_the_current_folder_are_not_imported(tmp_path: Path, monkeypatc
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
     monkeypatch.chdir(tmp_path)
     with start_page(tmp_path, port=0) as page:
-        assert page.running
+        assert page.process.poll() is None

@@ -5,7 +5,7 @@ Peers go by their names, which are unique in a run. Nothing here is a protocol o
 files prove, events tell.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -244,3 +244,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: int = 0  # of this process
     links: tuple[Link, ...] = ()
     text: str = ""  # how it ended, in words
+
+
+def present_after(last: Stepped) -> dict[str, Any]:
+    """What the last step tells about the present: fields of a `Status`."""
+    same = ("updates", "members", "withstands", "quorum", "loss", "seconds", "delta_s")
+    return {name: getattr(last, name) for name in same} | {"step": last.step + 1, "stepped_at": last.at}

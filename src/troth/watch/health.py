@@ -8,7 +8,7 @@ from pathlib import Path
 
 from troth.errors import printable
 from troth.events.file import STATUS, first_event, last_events, stream_in
-from troth.events.kinds import Began, Ended, Noted, Status, Stepped
+from troth.events.kinds import Began, Ended, Noted, Status, Stepped, present_after
 from troth.events.phrases import duration, metrics_in_words, withstanding
 from troth.watch.folder import RunFolder, read_status
 
@@ -119,11 +119,6 @@ def _from_events(folder: Path) -> Status | None:
     last = steps[-1] if steps else None
     end = next((event for event in reversed(events) if not isinstance(event, Noted)), began)
     ended = end if isinstance(end, Ended) else None
-    known = dict[str, object]() if last is None else {
-        "step": last.step + 1, "updates": last.updates, "members": last.members, "withstands": last.withstands, "loss": last.loss,
-        "metrics": next((one.metrics for one in reversed(steps) if one.metrics), {}),
-        "seconds": last.seconds, "stepped_at": last.at, "quorum": last.quorum,
-    }  # fmt: skip
     return Status(
         doing="training" if ended is None else ended.how,
         at=next((one.at for one in (ended, last, began) if one is not None and one.at), _changed_at(folder)),
@@ -132,8 +127,9 @@ def _from_events(folder: Path) -> Status | None:
         name=began.name,
         me=began.me,
         of=began.of,
+        metrics=next((one.metrics for one in reversed(steps) if one.metrics), {}),
         text="" if ended is None else ended.text,
-        **known,
+        **({} if last is None else present_after(last)),
     )
 
 

@@ -14,7 +14,7 @@ from troth.watch.tail import EventTail, Position, Reader
 
 FOR_GOOD = ("over", "out")  # ends of a run's stream; after the others it may go on
 LOOK_S = 0.2  # between two looks at the events, and between two messages to a viewer
-_STATUS_S = 0.5
+_STATUS_S = 1.0  # between two looks at the status: it is renewed as often
 _LONGEST_LOOK_S = 0.2  # at a file that is large: then viewers are told what was found so far
 _LONG_S = 600.0  # that a first step may take
 _STEPS = 20  # where nobody keeps a status: so many times the last step's length without another one is silence
@@ -77,7 +77,6 @@ class LiveRun:
 # A viewer's stream of server-sent events: history first, then what comes. Every message has the viewer's place in the stream as
 # its id. A viewer that was dropped comes back with it and loses nothing, so slow ones can be dropped.
 
-_STATUS_GAP_S = 1.0
 _KEEP_ALIVE_S = 10.0
 
 
@@ -96,7 +95,6 @@ class ViewerStream:
         self._run = run
         self._reader = Reader(run.tail, begin)
         self._status: Status | None = None
-        self._status_at = float("-inf")
         self._ended: str | None = None
 
     def __iter__(self) -> Iterator[bytes]:
@@ -133,8 +131,8 @@ class ViewerStream:
 
     def _present(self) -> Iterator[bytes]:
         status = self._run.status
-        if status is not None and status != self._status and time.monotonic() >= self._status_at + _STATUS_GAP_S:
-            self._status, self._status_at = status, time.monotonic()
+        if status is not None and status != self._status:
+            self._status = status
             yield _message(status, event="status")
 
     def _end(self) -> Iterator[bytes]:

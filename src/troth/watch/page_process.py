@@ -24,30 +24,16 @@ class PageProcess:
 
     def __init__(self, address: str, process: "subprocess.Popen[bytes]") -> None:
         self.address = address
-        self._process = process
+        self.process = process
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
+        assert self.process.stdin is not None
         with suppress(OSError):
-            self._process.stdin.close()  # the sign to end, after it has lingered
-        threading.Thread(target=self._process.wait, daemon=True).start()
-
-    def stop(self) -> None:
-        """End it now, without lingering."""
-        self._process.terminate()
-        self.__exit__()
-        self._process.wait()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
+            self.process.stdin.close()  # the sign to end, after it has lingered
+        threading.Thread(target=self.process.wait, daemon=True).start()
 
 
 def start_page(

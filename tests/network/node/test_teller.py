@@ -96,7 +96,7 @@ def test_the_time_that_is_left_follows_from_the_usual_step() -> None:
     def step(number: int, at: float, *, moved: bool = True) -> Stepped:
         return Stepped(step=number, updates=number, of=99, members=4, at=at, moved=moved)
 
-    progress = StepProgress([step(0, 100.0)], 50.0)
+    progress = StepProgress([step(0, 100.0)])
     assert (progress.usual_s, progress.left_s(7)) == (None, None)
     for number, at in enumerate((102.0, 104.0, 190.0, 192.0), 1):
         progress.stepped(step(number, at))

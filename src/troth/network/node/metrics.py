@@ -54,7 +54,7 @@ def check_extra(port: int | None, *, tensorboard: bool) -> None:
 
 
 class Metrics:
-    """Writes the event of each step to every place that was asked for, and to Prometheus the present."""
+    """Writes the numbers of each step to every place that was asked for, and to Prometheus the present."""
 
     def __init__(
         self,
@@ -67,13 +67,20 @@ class Metrics:
         check_extra(port, tensorboard=tensorboard)
         self._closing = ExitStack()
         self._served = None if port is None else _Prometheus(port, labels, self._closing)
-        self._write = self._tensorboard(folder / "tensorboard") if tensorboard else None
+        self._writer: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(folder / "tensorboard"))
+            self._closing.callback(self._writer.close)
 
     def stepped(self, event: Stepped) -> None:
         if self._served is not None:
             self._served.stepped(event)
-        if self._write is not None:
-            self._write(event)
+        if self._writer is not None:
+            numbers = {f"peer/{name}": value(event) for name, (_, value) in _GAUGES.items() if name != "step"}
+            for name, number in (numbers | {f"model/{name}": one for name, one in event.metrics.items()}).items():
+                self._writer.add_scalar(name, number, event.step + 1)
 
     def show(self, event: Stepped) -> None:
         """How far the run was before this process: nothing of it is counted again."""
@@ -88,21 +95,6 @@ class Metrics:
     def close(self) -> None:
         self._closing.close()
 
-    def _tensorboard(self, folder: Path) -> Callable[[Stepped], None]:
-        from torch.utils.tensorboard import SummaryWriter
-
-        writer: Any = SummaryWriter(str(folder))
-        self._closing.callback(writer.close)
-
-        def write(event: Stepped) -> None:
-            for name, (_, value) in _GAUGES.items():
-                if name != "step":
-                    writer.add_scalar(f"peer/{name}", value(event), event.step + 1)
-            for name, number in event.metrics.items():
-                writer.add_scalar(f"model/{name}", number, event.step + 1)
-
-        return write
-
 
 class _Prometheus:
     """Numbers on a port of this machine; none of them stands at 0 for want of a first step."""
@@ -111,29 +103,24 @@ class _Prometheus:
         import prometheus_client as prometheus
 
         registry = prometheus.CollectorRegistry()
-        names = list(labels)
 
-        def gauge(name: str, text: str, *more: str) -> Any:
-            return prometheus.Gauge(f"troth_{name}", text, [*names, *more], registry=registry)
-
-        def counter(name: str, text: str) -> Any:
-            return prometheus.Counter(f"troth_{name}", text, names, registry=registry).labels(**labels)
+        def made(kind: Any, name: str, text: str, *more: str) -> Any:
+            one = kind(f"troth_{name}", text, [*labels, *more], registry=registry)
+            return one if more else one.labels(**labels)
 
         self._labels = labels
-        self._gauges = {name: gauge(name, text).labels(**labels) for name, (text, _) in _GAUGES.items()}
-        self._present = {name: gauge(name, text).labels(**labels) for name, (text, _) in _PRESENT.items()}
-        self._counters = {name: counter(name, text) for name, (text, _) in _COUNTERS.items()}
-        self._state = gauge("state", "1 for what this peer does now", "state")
-        self._metric = gauge("metric", "of the model", "name")
+        self._gauges = {name: made(prometheus.Gauge, name, text) for name, (text, _) in (_GAUGES | _PRESENT).items()}
+        self._counters = {name: made(prometheus.Counter, name, text) for name, (text, _) in _COUNTERS.items()}
+        self._state = made(prometheus.Gauge, "state", "1 for what this peer does now", "state")
+        self._metric = made(prometheus.Gauge, "metric", "of the model", "name")
         try:
             server, thread = prometheus.start_http_server(port, addr="127.0.0.1", registry=registry)
         except OSError as error:
             raise MetricsError(f"cannot serve metrics on port {port}: {error.strerror}; choose another") from error
-        closing.callback(thread.join)
-        closing.callback(server.server_close)
-        closing.callback(server.shutdown)
-        for known in (*self._gauges.values(), *self._present.values()):
-            known.set(math.nan)
+        for end in (thread.join, server.server_close, server.shutdown):  # the last one first
+            closing.callback(end)
+        for gauge in self._gauges.values():
+            gauge.set(math.nan)
         self._gauges["step"].set(0)
 
     def show(self, event: Stepped) -> None:
@@ -151,7 +138,7 @@ class _Prometheus:
         for doing in get_args(Doing):
             self._state.labels(**self._labels, state=doing).set(doing == status.doing)
         for name, (_, value) in _PRESENT.items():
-            self._present[name].set(value(status))
+            self._gauges[name].set(value(status))
 
 
 def _known(number: float | None) -> float:

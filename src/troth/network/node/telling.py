@@ -15,7 +15,7 @@ from itertools import pairwise
 from math import isnan
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -24,7 +24,19 @@ from troth.errors import OperatorError
 from troth.events import phrases
 from troth.events.file import EVENTS, EventFile, last_events, write_status
 from troth.events.from_step import began_by, event_of_outcome, known_peers
-from troth.events.kinds import Began, Doing, Ended, How, Link, Noted, PhaseTime, Source, Status, Stepped
+from troth.events.kinds import (
+    Began,
+    Doing,
+    Ended,
+    How,
+    Link,
+    Noted,
+    PhaseTime,
+    Source,
+    Status,
+    Stepped,
+    present_after,
+)
 from troth.network.manifest.manifest import Manifest
 from troth.network.mesh import StoppedError
 from troth.network.node.founding import PeerNames
@@ -147,7 +159,7 @@ class Narrator:
         self._clock = clock
         self._lively_until = clock() + _FIRST_S if lively else float("-inf")
         self._metrics = ""
-        self._progress = StepProgress((), 0.0)
+        self.progress = StepProgress()
         self._last_line = float("-inf")
         self._paused_at: float | None = None  # when the pause was last told, while there is one
         self._noted: dict[str, float] = {}  # recent notes
@@ -171,11 +183,11 @@ class Narrator:
             self._lively_until = float("-inf")
             for sentence in phrases.sentences(event):
                 self._say(sentence)
-            self._progress.stepped(event)
+            self.progress.stepped(event)
             self._metrics = phrases.metrics_in_words(event.metrics) or self._metrics
             if not event.closing and not self._pause(event) and self._is_due(event):
                 self._last_line = self._clock()
-                left = phrases.time_left(self._progress.left_s(event.of - event.updates))
+                left = phrases.time_left(self.progress.left_s(event.of - event.updates))
                 traffic = f"  {phrases.traffic(event)}" if self._traffic else ""
                 self._say(phrases.line(event, self._metrics) + left + traffic)
 
@@ -203,13 +215,11 @@ _STEPS = 20  # that count
 
 
 class StepProgress:
-    """Takes steps as they end, after those that were told before this peer came back."""
+    """Takes steps as they end, after those that were told before this peer came back. Times are Unix times."""
 
-    def __init__(self, before: Iterable[Stepped], now: float) -> None:
-        self.moved_at = now  # Unix time of the last step that moved the model; of the beginning, if there is none
-        self._ends: deque[tuple[float, bool]] = deque(
-            maxlen=_STEPS + 1
-        )  # Unix time of a step's end, and whether it moved
+    def __init__(self, before: Iterable[Stepped] = ()) -> None:
+        self.moved_at = time.time()  # end of the last step that moved the model; of the beginning, if there is none
+        self._ends: deque[tuple[float, bool]] = deque(maxlen=_STEPS + 1)  # of steps, and whether they moved the model
         for event in before:
             self.stepped(event)
 
@@ -249,13 +259,6 @@ _SAMPLE_S = 0.1  # between two looks at the present
 _WRITE_S = 1.0
 _QUIET_S = 5.0  # without a step: then say for whom this peer waits
 _LONG = 2  # times the usual length of a step
-_NOTHING: dict[str, Any] = {
-    "waits_for": "",
-    "unheard": (),
-    "phase": "",
-    "since": None,
-    "left_s": None,
-}  # goes on at the end
 
 
 class TellerError(OperatorError):
@@ -310,7 +313,6 @@ class Teller:
             labels={"run": manifest.run.id.hex()[:16], "peer": self._me},
         )
         self._last: Stepped | None = None  # also one of an earlier process: how far this peer was when it stopped
-        self._progress = StepProgress((), time.time())
         self._stepped = False  # whether a step has ended in this process
         self._last_metrics: dict[str, float] = {}
         self.course = Course(time.monotonic)
@@ -353,7 +355,7 @@ class Teller:
         if before := [event for event in last_events(folder) if isinstance(event, Stepped)]:
             self._last = before[-1]
             self._last_metrics = next((event.metrics for event in reversed(before) if event.metrics), {})
-            self._progress = StepProgress(before, time.time())
+            self._log.progress = StepProgress(before)
             self._metrics.show(self._last)
         try:
             self._file = EventFile(folder / EVENTS)
@@ -372,20 +374,12 @@ class Teller:
         self._write(self._present)
         self._looking.start()
 
-    def note(self, text: str) -> None:
-        """Tell people, on the screen, in the log and in the stream: there once a minute, as long as nothing else happens."""
-        if self._log.note(text) and self._file is not None:
+    def note(self, text: str, *, keep: bool = True) -> None:
+        """Tell people, on the screen, in the log and in the stream: there once a minute, as long as nothing else happens. `keep`:
+        False for what need not be in the stream."""
+        if self._log.note(text) and keep and self._file is not None:
             self._file.add(Noted(text=text, at=time.time()))
         self._sink.note(text)
-
-    def _note_wait(self, text: str) -> None:
-        """Tell for whom this peer waits. Where that is nobody, as within any long step, it is nothing to keep in the stream."""
-        place = self._eyes.place()
-        if place is None or place[1]:
-            self.note(text)
-        else:
-            self._log.note(text)
-            self._sink.note(text)
 
     def log(self, text: str) -> None:
         """Into the log alone: people are told by other means."""
@@ -417,7 +411,6 @@ class Teller:
         )
         self.course.begin()
         self._last, self._last_metrics, self._stepped = event, event.metrics or self._last_metrics, True
-        self._progress.stepped(event)
         self.lives()
         if self._file is not None:
             self._file.add(event)
@@ -433,7 +426,16 @@ class Teller:
                 self._looking.join()
             with suppress(Exception):  # how the peer ended is told whatever it looks like then
                 self._present = self._status()
-            self._write(msgspec.structs.replace(self._present, doing=how, text=text, **_NOTHING))
+            ended = {
+                "doing": how,
+                "text": text,
+                "waits_for": "",
+                "unheard": (),
+                "phase": "",
+                "since": None,
+                "left_s": None,
+            }
+            self._write(msgspec.structs.replace(self._present, **ended))
             self._file.close()
 
     # The present
@@ -469,7 +471,7 @@ class Teller:
             self.course.sample(*place)
         quiet = self._watching and time.monotonic() >= self._told_at + self.quiet_s
         if quiet and (text := self._eyes.waits_for()) is not None:
-            self._note_wait(text)
+            self.note(text, keep=place is None or bool(place[1]))  # any long step waits for nobody: nothing to keep
             self._told_at = time.monotonic()
 
     def _write(self, status: Status) -> None:
@@ -479,9 +481,10 @@ class Teller:
     def _status(self) -> Status:
         traffic, last, manifest = self._eyes.traffic(), self._last, self._manifest
         slot, unheard = self._eyes.place() or (None, frozenset())
-        known, doing = {} if last is None else _known(last), self._doing(slot)
+        known, doing = {} if last is None else present_after(last), self._doing(slot)
         trains = doing == "training"
-        updates = 0 if last is None else last.updates
+        if slot is not None:
+            known |= {"step": slot.step}
         status = Status(
             doing=doing,
             at=0.0,
@@ -490,13 +493,12 @@ class Teller:
             name=manifest.name,
             me=self._me,
             of=manifest.steps,
-            step=slot.step if slot is not None else 0 if last is None else last.step + 1,
             phase="" if slot is None else Phase(slot.phase).name.lower(),
             attempt=0 if slot is None else slot.attempt,
             unheard=tuple(map(self._names, sorted(unheard))),
             waits_for="" if trains else (doing == "paused" and self.paused) or self._eyes.waits_for() or "",
-            since=None if trains else self._progress.moved_at,
-            left_s=self._progress.left_s(manifest.steps - updates) if trains else None,
+            since=None if trains else self._log.progress.moved_at,
+            left_s=self._log.progress.left_s(manifest.steps - known.get("updates", 0)) if trains else None,
             metrics=self._last_metrics,
             received_bytes=traffic.control_bytes + traffic.bulk_bytes,
             sent_bytes=traffic.sent_bytes,
@@ -511,22 +513,8 @@ class Teller:
             return "meeting"
         if self.paused is not None:
             return "paused"
-        usual_s = self._progress.usual_s or 0.0
+        usual_s = self._log.progress.usual_s or 0.0
         return "waiting" if time.monotonic() >= self._lived_at + max(self.quiet_s, _LONG * usual_s) else "training"
-
-
-def _known(last: Stepped) -> dict[str, Any]:
-    """What the last step tells about the present."""
-    return {
-        "updates": last.updates,
-        "members": last.members,
-        "withstands": last.withstands,
-        "quorum": last.quorum,
-        "loss": last.loss,
-        "seconds": last.seconds,
-        "stepped_at": last.at,
-        "delta_s": last.delta_s,
-    }
 
 
 def resident_bytes() -> int:
