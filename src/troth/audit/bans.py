@@ -1,6 +1,7 @@
 """Every ban has its evidence, and every evidence its ban: each file is checked as `troth verify` does (SPEC E1, E3)."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from troth.api.verify import Result, Verdict, read_text
@@ -9,33 +10,27 @@ from troth.audit.report import AuditReport, Check
 from troth.audit.states import StateFiles, read_model
 from troth.audit.walk import Walked
 from troth.crypto import PeerId, blob_digest
+from troth.evidence.companion_files import state_name
 from troth.evidence.file_format import BanFile, from_text
 from troth.evidence.signed_records import names_in
-from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
+from troth.protocol.history import step_of
 from troth.protocol.wire.messages import ChargeKind
 from troth.training.work import state_digest
 
 _MOST_BLOBS = 1 << 40  # bytes; the files are mapped, not read whole
 
 
+@dataclass
 class BanChecker:
     """Checks the folder `evidence`."""
 
-    def __init__(
-        self,
-        folder: Path,
-        run: Run,
-        walked: Walked,
-        report: AuditReport,
-        verify: Callable[[Sequence[Path]], Iterator[Verdict]],
-    ) -> None:
-        self._folder = folder
-        self._run = run
-        self._walked = walked
-        self._report = report
-        self._verify = verify
-        self._proved: set[tuple[int, str]] = set()  # steps and keys of bans
+    _folder: Path
+    _run: Run
+    _walked: Walked
+    _report: AuditReport
+    _verify: Callable[[Sequence[Path]], Iterator[Verdict]]
+    _proved: set[tuple[int, str]] = field(default_factory=set)  # steps and keys of bans
 
     def check(self, found: StateFiles) -> None:
         for verdict in self._verify(files_in(self._folder, "ban-*.json")):
@@ -66,35 +61,28 @@ class BanChecker:
         """Why a proved ban is not one of this history; every record in the file is compared with the journal's."""
         file: BanFile = from_text(read_text(path))
         here = {raw.hex() for raw in self._walked.raw.values()}
-        first = min(self._walked.records, default=0)
         for signed in (*file.history, *file.before, file.record):
-            at = _step_of(signed.record)
-            if at >= first and signed.record not in here and not self._walked.broken:
+            at = step_of(signed.certified())  # the file was proved, so it can be read
+            if at >= self._walked.first and signed.record not in here and not self._walked.broken:
                 if at not in self._walked.records:
                     return f"it holds a signed record of step {at}, and the journal does not: the journal was cut"
                 return f"it holds another signed record of step {at} than the journal"
         return None
 
     def _check_state(self, path: Path, found: StateFiles) -> None:
-        try:
+        with self._report.faults(Check.CONTENTS, path):
             digest = state_digest(read_model(path, self._run.parameters.size))
-            if path.stem != f"state-{digest.hex()[:16]}":
+            if path.name != state_name(digest):
                 raise FileError("it holds another state than its name says")
-        except (OSError, FileError) as error:
-            self._report.wrong(Check.CONTENTS, str(path), str(error))
-            return
-        found.models.setdefault(digest, path)
-        self._report.passed(Check.CONTENTS)
+            found.models.setdefault(digest, path)
+            self._report.passed(Check.CONTENTS)
 
     def _check_blobs(self, path: Path) -> None:
-        try:
+        with self._report.faults(Check.BANS, path):
             for name, tensor in load_tensors(path, _MOST_BLOBS).items():
                 if blob_digest(tensor.numpy().data.cast("B")).hex() != name:
                     raise FileError(f"the blob {name[:16]}… has another digest")
-        except (OSError, FileError) as error:
-            self._report.wrong(Check.BANS, str(path), str(error))
-            return
-        self._report.passed(Check.FILES)
+            self._report.passed(Check.FILES)
 
     def _name_missing(self) -> None:
         state = self._walked.state
@@ -112,7 +100,3 @@ class BanChecker:
         if judged.kind == ChargeKind.EQUIVOCATION or step not in self._walked.retraced:
             return "it rests on the signatures under its record; ask another member for it"
         return "the votes in the journal were counted; ask another member for it"
-
-
-def _step_of(record: str) -> int:
-    return decode_record(bytes.fromhex(record)).step  # the file was proved, so it can be read

@@ -16,14 +16,13 @@ from troth.api.verify import AgreedTask, read_text
 from troth.audit.report import AuditReport, Check
 from troth.audit.walk import Walked
 from troth.crypto import Digest
-from troth.evidence.file_format import RecomputeError, UnprovedError
+from troth.evidence.file_format import RecomputeError
 from troth.evidence.model_file import ModelFile, from_text
 from troth.evidence.verify_model import ModelProof, check_weights, verify_model
 from troth.network.disk import journal, signing
 from troth.protocol.broadcast.link import NO_SLOT, SlotKey
-from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
-from troth.protocol.history import Flaw, follow_changes
+from troth.protocol.history import Flaw, follow_changes, step_of
 from troth.protocol.recovery.restart import proven, tip_of
 from troth.protocol.wire.frames import CertifiedRecord, RestartCertificate
 from troth.protocol.wire.primitives import Primitives
@@ -105,33 +104,19 @@ _MOST_CERTIFICATE = 1 << 20
 
 def check_mark(folder: Path, run: Digest, report: AuditReport) -> None:
     """The file `run` names the run, and nothing else."""
-    path = folder / "run"
-    try:
-        right = read_bytes(path, 1 << 10) == f"{run.hex()}\n".encode()
-    except FileNotFoundError:
-        report.skipped(str(path), "it is not there")
-        return
-    except FileError as error:
-        report.wrong(Check.FILES, str(path), str(error))
-        return
-    if right:
+    with report.faults(Check.FILES, folder / "run", absent="it is not there"):
+        if read_bytes(folder / "run", 1 << 10) != f"{run.hex()}\n".encode():
+            raise FileError("it does not name this run, or not in the way it is written")
         report.passed(Check.FILES)
-    else:
-        report.wrong(Check.FILES, str(path), "it does not name this run, or not in the way it is written")
 
 
 def read_changes(path: Path, report: AuditReport) -> list[CertifiedRecord] | None:
     """Records that changed the roster; None if the file is not there, or is wrong."""
-    try:
-        check_ordinary(path, _MOST_CHANGES)
-        found = journal.read_exactly(path)
-        for one in found:
-            decode_record(one.record)
-    except FileNotFoundError:
-        return None
-    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        report.wrong(Check.FILES, str(path), f"this is no list of changes of the roster: {error}")
-        return None
+    found: list[CertifiedRecord] | None = None
+    if os.path.lexists(path):
+        with report.faults(Check.FILES, path):
+            check_ordinary(path, _MOST_CHANGES)
+            found = journal.read_exactly(path)
     return found
 
 
@@ -140,52 +125,40 @@ def check_changes(
 ) -> None:
     """All changes of members since the founders, signed, and those of the journal among them."""
     expected = [walked.raw[step] for step, record in sorted(walked.records.items()) if record.changes_roster]
-    first = min(walked.records, default=0)
     if changes is None:
         if expected and not path.exists():
             report.wrong(Check.FILES, str(path), "it is not there, and members changed")
         return
-    later = [(number, one) for number, one in enumerate(changes, 1) if decode_record(one.record).step >= first]
-    for (number, one), raw in zip(later, expected, strict=False):
-        if one.record != raw:
-            report.wrong(Check.FILES, f"{path}, line {number}", "the journal holds another record of this change")
-            return
-    if len(later) > len(expected) and not walked.broken:
-        number, extra = later[len(expected)]
-        step = decode_record(extra.record).step
-        what = (
-            f"members changed in step {step}, of which the journal holds no record: it was cut, or this line was added"
-        )
-        report.wrong(Check.FILES, f"{path}, line {number}", what)
-        return
-    if len(later) < len(expected):
-        report.wrong(Check.FILES, str(path), "it lacks a change of members that the journal holds")
-        return
-    if isinstance(found := follow_changes(run, changes, Primitives()), Flaw):
-        report.wrong(Check.FILES, str(path), f"the changes do not follow from the founders: {found.reason}")
-        return
-    report.passed(Check.FILES)
+    with report.faults(Check.FILES, path):
+        later = [(number, one) for number, one in enumerate(changes, 1) if step_of(one) >= walked.first]
+        for (number, one), raw in zip(later, expected, strict=False):
+            if one.record != raw:
+                raise FileError(f"line {number}: the journal holds another record of this change")
+        if len(later) > len(expected) and not walked.broken:
+            number, extra = later[len(expected)]
+            what = "of which the journal holds no record: it was cut, or this line was added"
+            raise FileError(f"line {number}: members changed in step {step_of(extra)}, {what}")
+        if len(later) < len(expected):
+            raise FileError("it lacks a change of members that the journal holds")
+        if isinstance(found := follow_changes(run, changes, Primitives()), Flaw):
+            raise FileError(f"the changes do not follow from the founders: {found.reason}")
+        report.passed(Check.FILES)
 
 
 def check_slots(path: Path, report: AuditReport) -> SlotKey | None:
     """The slots that this peer signed, each later than the one before; the last one (SPEC B1). None if that is not known."""
-    try:
-        found = signing.read_exactly(read_bytes(path, _MOST_SLOTS))
-    except FileNotFoundError:
-        report.skipped(str(path), "it is not there")
-        return None
-    except ValueError as error:
-        report.wrong(Check.FILES, str(path), f"the file was changed or damaged: {error}")
-        return None
-    report.passed(Check.FILES)
-    return found[-1] if found else NO_SLOT
+    last: SlotKey | None = None
+    with report.faults(Check.FILES, path, absent="it is not there"):
+        last = [NO_SLOT, *signing.read_exactly(read_bytes(path, _MOST_SLOTS))][-1]
+        report.passed(Check.FILES)
+    return last
 
 
 def check_restart(path: Path, run: Run, walked: Walked, report: AuditReport) -> None:
     """The certificate of the last restart that this peer began with, if there was one (SPEC B5)."""
     if not path.exists():
         return
-    try:
+    with report.faults(Check.FILES, path):
         raw = read_bytes(path, _MOST_CERTIFICATE)
         begun = msgspec.msgpack.decode(raw, type=RestartCertificate, strict=True)
         state = walked.states.get(begun.step)
@@ -197,10 +170,7 @@ def check_restart(path: Path, run: Run, walked: Walked, report: AuditReport) -> 
         roster, tip = state.roster, tip_of(run, state, state.model)
         if proven(begun, tip, roster.members, roster.quorum, Primitives()) != begun:
             raise FileError("it is no restart certificate of the state that the records lead to")
-    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        report.wrong(Check.FILES, str(path), str(error))
-        return
-    report.passed(Check.FILES)
+        report.passed(Check.FILES)
 
 
 # The model of the run: `model.json` and the weights beside it, held against the journal's last record (SPEC E4).
@@ -218,27 +188,21 @@ def check_model(folder: Path, run: Run, walked: Walked, task: AgreedTask | None,
         else:
             report.skipped("the run's model", "the run is not closed, so nobody has signed one")
         return
-    try:
+    with report.faults(Check.MODEL, path):
         file = from_text(read_text(path))
         _check_place(file, walked)
         if not file.closed:
             report.skipped("the run's model", "it ended unclosed: too few signed its last record")
             return
         proof = verify_model(read_text(path), run.id)
-    except OSError as error:
-        report.wrong(Check.MODEL, str(path), f"cannot be read: {error.strerror or error}")
-        return
-    except ValueError as error:  # `UnprovedError` is one
-        report.wrong(Check.MODEL, str(path), str(error))
-        return
-    _check_weights(folder / "model.safetensors", proof, task, report)
+        _check_weights(folder / "model.safetensors", proof, task, report)
 
 
 def _check_place(file: ModelFile, walked: Walked) -> None:
     """Raise `FileError` unless the certificate's records are the journal's."""
     if walked.broken:
         return
-    last, first = walked.last, min(walked.records, default=0)
+    last = walked.last
     here = {raw.hex(): step for step, raw in walked.raw.items()}
     if file.record and (last is None or here.get(file.record) != last.step):
         raise FileError(
@@ -250,7 +214,7 @@ def _check_place(file: ModelFile, walked: Walked) -> None:
         for step, raw in sorted(walked.raw.items())
         if walked.records[step].changes_roster and raw.hex() != file.record
     ]
-    if first == 0 and [one.record for one in file.history] != expected:
+    if walked.first == 0 and [one.record for one in file.history] != expected:
         raise FileError("the changes of members in it are not those of the journal")
     if shown != expected:
         raise FileError("it lacks a change of members that the journal holds")
@@ -260,16 +224,12 @@ def _check_weights(path: Path, proof: ModelProof, task: AgreedTask | None, repor
     if task is None:
         report.skipped(str(path), "the task is not run, as asked, so nobody can tell which weight is which")
         return
-    try:
-        load_tensors(path, _MOST_WEIGHTS)
-        check_weights(proof, task.for_weights(proof.run), path)
-    except FileNotFoundError:
-        report.wrong(Check.MODEL, str(path), "it is not there, and model.json is about it")
-    except OSError as error:
-        report.wrong(Check.MODEL, str(path), f"cannot be read: {error.strerror or error}")
-    except RecomputeError as error:
-        report.skipped(str(path), f"it can be told only with the task which weight is which: {error}")
-    except (FileError, UnprovedError) as error:
-        report.wrong(Check.MODEL, str(path), str(error))
-    else:
-        report.passed(Check.MODEL)
+    with report.faults(Check.MODEL, path):
+        try:
+            load_tensors(path, _MOST_WEIGHTS)
+            check_weights(proof, task.for_weights(proof.run), path)
+            report.passed(Check.MODEL)
+        except FileNotFoundError as error:
+            raise FileError("it is not there, and model.json is about it") from error
+        except RecomputeError as error:
+            report.skipped(str(path), f"it can be told only with the task which weight is which: {error}")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -111,15 +110,15 @@ def _expect_run(folder: Path, first: Path, manifest: Manifest) -> None:
         raise AuditError(printable(f"{first} was written by another version of Troth ({begin.format}): use that one"))
 
 
+@dataclass(frozen=True)
 class _Audit:
-    def __init__(
-        self, folder: Path, manifest: Manifest, options: AuditOptions, report: AuditReport, tell: Callable[[str], None]
-    ) -> None:
-        self._folder = folder
-        self._manifest = manifest
-        self._options = options
-        self._report = report
-        self._tell = tell
+    """One audit, check by check."""
+
+    _folder: Path
+    _manifest: Manifest
+    _options: AuditOptions
+    _report: AuditReport
+    _tell: Callable[[str], None]
 
     def check(self, reader: JournalReader) -> AuditReport:
         folder, run, report, options = self._folder, self._manifest.run, self._report, self._options
@@ -145,13 +144,12 @@ class _Audit:
         return report
 
     def _walk(self, reader: JournalReader, changes: Sequence[CertifiedRecord]) -> Walked:
-        report = self._report
+        report, manifest = self._report, self._manifest
         with SignatureChecker(report, self._options.processes) as signatures:
             walk: Walk | None = None
             for place, entry in reader.entries():
                 if walk is None:  # the reader knows by now whether the journal is whole
-                    make = partial(Walk, self._manifest.run, self._manifest.steps, changes, report, signatures)
-                    walk = make(whole=reader.whole)
+                    walk = Walk(manifest.run, manifest.steps, changes, report, signatures, whole=reader.whole)
                 walk.take(place, entry)
                 self._tell(f"{place}")
             if walk is None:

@@ -1,9 +1,14 @@
 """The outcome of an audit: what was checked and how often, what is wrong, and what could not be checked and why."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from troth.errors import printable
 
@@ -86,6 +91,19 @@ class AuditReport:
             self.unchecked.append(Unchecked(what, why))
         else:
             self.more_unchecked += 1
+
+    @contextmanager
+    def faults(self, check: Check, where: Path, absent: str = "") -> Iterator[None]:
+        """Report what goes wrong with a file. `absent`: the reason why nothing was checked where it is not there."""
+        try:
+            yield
+        except OSError as error:
+            if absent and isinstance(error, FileNotFoundError):
+                self.skipped(str(where), absent)
+            else:
+                self.wrong(check, str(where), f"cannot be read: {error.strerror or error}")
+        except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+            self.wrong(check, str(where), str(error))
 
     def remark(self, text: str) -> None:
         if len(self.remarks) < MOST_TOLD:

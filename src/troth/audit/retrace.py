@@ -18,14 +18,11 @@ from torch import Tensor
 from troth.crypto import Digest, Identity, PeerId, Seed, Slot
 from troth.protocol.core.channel import (
     AttemptView,
-    Disclose,
     Equivocations,
     Exchange,
-    Forward,
     Gather,
     NothingNoticed,
     Said,
-    Scatter,
 )
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.core.records import StepRecord
@@ -111,15 +108,7 @@ class JournalChannel:
         return said
 
     async def exchange(self, slot: Slot, blobs: Exchange[R], view: AttemptView) -> R:
-        found: Any
-        match blobs:
-            case Gather():
-                found = self._gathered(slot, blobs)
-            case Scatter() | Disclose() | Forward():
-                found = {}
-            case _:
-                raise TypeError(f"no such exchange: {blobs}")
-        return cast(R, found)
+        return cast(R, self._gathered(slot, blobs) if isinstance(blobs, Gather) else {})
 
     def _gathered(self, slot: Slot, blobs: Gather) -> dict[int, PaperBlob]:
         """All wanted aggregates, as their owners announced them."""
@@ -173,26 +162,13 @@ class PaperWork:
     def took_ahead(self) -> float:
         return 0.0
 
-    async def gradient(self, training: Updates, seed: Seed, step: int) -> NoReturn:
-        raise AssertionError("an observer computes no gradients")
-
-    async def recompute(self, training: Updates, seed: Seed) -> NoReturn:
-        raise AssertionError("an observer audits nobody")
-
     def hardware_class(self) -> Digest:
         return Digest(bytes(32))
 
-    def index(self, training: Updates) -> NoReturn:
-        raise AssertionError("there is no model here")
+    def _no_model(self, *_: object, **__: object) -> NoReturn:
+        raise AssertionError("there is no model here: an observer computes nothing, and hands nothing out")
 
-    def length(self, training: Updates) -> NoReturn:
-        raise AssertionError("there is no model here")
-
-    def chunk(self, training: Updates, number: int) -> NoReturn:
-        raise AssertionError("there is no model here")
-
-    def collect(self, index: bytes, digest: Digest) -> NoReturn:
-        raise AssertionError("there is no model here")
+    gradient = recompute = index = length = chunk = collect = _no_model
 
 
 class _NoEntropy:
@@ -285,9 +261,7 @@ def differences(made: StepRecord, certified: StepRecord) -> list[str]:
 
 def restarted(state: State[Updates], record: StepRecord) -> State[Updates]:
     """The state that a record's step began with: a later incarnation begins with a restart (SPEC B6)."""
-    if record.incarnation == state.incarnation:
-        return state
-    return state.restarted(record.incarnation)
+    return state if record.incarnation == state.incarnation else state.restarted(record.incarnation)
 
 
 def _drive(coroutine: Coroutine[Any, Any, R]) -> R:

@@ -4,7 +4,7 @@ It is drawn from the last record's randomness, which no single peer chose, so ne
 what is looked at. Only states that are in the folder can be used, and the run's first one, which the manifest gives.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from troth.api.verify import AgreedTask
@@ -56,11 +56,10 @@ class Sampler:
         """Draw `count` gradients, and make as many updates again."""
         try:
             problem = task.for_recomputing(self._run)
+            if problem is None:
+                raise RecomputeError(f"this machine has no {self._manifest.device}")
         except RecomputeError as error:
             self._report.skipped("gradients and updates", str(error))
-            return
-        if problem is None:
-            self._report.skipped("gradients and updates", f"this machine has no {self._manifest.device}")
             return
         work = self._manifest.work(problem, self._tools)
         first = self._first(work)
@@ -166,7 +165,9 @@ class Sampler:
 
     def _check_updates(self, work: TrainingWork, states: dict[Digest, Training], count: int) -> None:
         """Updates are reproducible arithmetic: the same bits on every machine (SPEC U1)."""
-        for step in list(self._starts(states))[:count]:
+        here = states.keys() | self._found.models.keys()
+        starts = [step for step in sorted(self._walked.records) if self._content_before(step) in here]
+        for step in starts[:count]:
             training, made = self._state(step, states), 0
             while training is not None:
                 record = self._walked.records.get(step)
@@ -184,10 +185,6 @@ class Sampler:
                 training, step = after, step + 1
         if not self._report.counts[Check.UPDATES]:
             self._report.skipped("updates", "no aggregate that belongs to a state in the folder is there")
-
-    def _starts(self, states: dict[Digest, Training]) -> Iterator[int]:
-        here = states.keys() | self._found.models.keys()
-        return (step for step in sorted(self._walked.records) if self._content_before(step) in here)
 
     def _updated(self, work: TrainingWork, training: Training, record: StepRecord) -> Training | None:
         read = self._found.aggregates.get(record.step)

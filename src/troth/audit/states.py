@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-
-import msgspec
 
 from troth.audit.files import FileError, files_in, load_tensors, read_bytes
 from troth.audit.report import AuditReport, Check
@@ -46,27 +45,22 @@ def read_model(path: Path, size: int) -> Training:
     return training
 
 
+@dataclass
 class StateChecker:
     """Checks the folder `checkpoints`."""
 
-    def __init__(
-        self,
-        folder: Path,
-        run: Run,
-        walked: Walked,
-        report: AuditReport,
-        chains: set[Digest],  # all ends that the journal's chain has had
-        signed: SlotKey | None,  # the last slot that this peer signed
-    ) -> None:
-        self._folder = folder
-        self._run = run
-        self._walked = walked
-        self._report = report
-        self._chains = chains
-        self._signed = signed
-        self._files = AggregateFiles(folder, run.parameters.size)
-        self._contents: dict[int, Digest] = {}  # of states, by the step that they begin
-        self.found = StateFiles()
+    _folder: Path
+    _run: Run
+    _walked: Walked
+    _report: AuditReport
+    _chains: set[Digest]  # all ends that the journal's chain has had
+    _signed: SlotKey | None  # the last slot that this peer signed
+    _contents: dict[int, Digest] = field(default_factory=dict)  # of states, by the step that they begin
+    found: StateFiles = field(default_factory=StateFiles)
+
+    @cached_property
+    def _files(self) -> AggregateFiles:
+        return AggregateFiles(self._folder, self._run.parameters.size)
 
     def check(self) -> StateFiles:
         states = files_in(self._folder, "step-*.json")
@@ -84,12 +78,8 @@ class StateChecker:
 
     def _each(self, paths: Iterable[Path], check: Callable[[Path], None]) -> None:
         for path in paths:
-            try:
+            with self._report.faults(Check.FILES, path):
                 check(path)
-            except OSError as error:
-                self._report.wrong(Check.FILES, str(path), f"cannot be read: {error.strerror or error}")
-            except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-                self._report.wrong(Check.FILES, str(path), str(error))
 
     # Checkpoints
 
@@ -113,16 +103,12 @@ class StateChecker:
         self._report.passed(Check.FILES)
 
     def _check_model(self, path: Path, saved: SavedState) -> None:
-        try:
+        with self._report.faults(Check.CONTENTS, path):
             digest = state_digest(read_model(path, self._run.parameters.size))
-        except FileError as error:
-            self._report.wrong(Check.CONTENTS, str(path), str(error))
-            return
-        if digest != saved.content:
-            self._report.wrong(Check.CONTENTS, str(path), f"it holds another state than {path.stem}.json names")
-            return
-        self.found.models[digest] = path
-        self._report.passed(Check.CONTENTS)
+            if digest != saved.content:
+                raise FileError(f"it holds another state than {path.stem}.json names")
+            self.found.models[digest] = path
+            self._report.passed(Check.CONTENTS)
 
     def _check_marks(self, path: Path) -> None:
         marks = checkpoints.read_exactly(read_bytes(path, _MOST_STATE)).marks

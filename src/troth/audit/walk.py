@@ -134,6 +134,11 @@ class Walked:
             self.states[old.step] = replace(old, audit_records={})
 
     @property
+    def first(self) -> int:
+        """Step of the first record."""
+        return min(self.records, default=0)
+
+    @property
     def last(self) -> StepRecord | None:
         return self.records[max(self.records)] if self.records else None
 
