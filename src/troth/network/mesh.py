@@ -30,24 +30,33 @@ from troth.network.neighbour import (
     SessionMessage,
     Standing,
     check_greeting,
-    decode_session_message,
     encode_session_message,
+    session_message,
 )
 from troth.network.transport.base import Lane, Message, Received, Transport, UnreachableError, pieces_of
 from troth.network.transport.connection import StreamConnection
 
-# Whether others reach an address: a peer asks members to dial it there, and each says whether that worked.
-#
-# Strangers ask, too. So a member dials once for each connection, for few at a time, and says no more than yes or no: yes if the
-# key that asks has answered there, no after a fixed time. Else strangers could learn which ports of its own network are open.
-
-
-ANSWER_S = 3.0
-_MOST_AT_A_TIME = 4
+ANSWER_S = 3.0  # of a dial-back
+_MOST_DIAL_BACKS = 4  # at a time
+_OVERHEAD = 256  # bytes that an empty message counts for in the inbox
+_OF_KNOWN = 16  # messages in a row from there while strangers wait
+_GREETING_S = 5.0
+_YIELDING_S = 0.3  # when a connection is lost the smaller key dials at once, the larger only after this
+_REFUSED_RETRY_S = 5.0  # somebody may mend it there
+_REDIAL_S = 2.0  # for a peer that gave no address: it dials by itself, or is gone
+_LOOK_EVERY_S = 0.05
+_STRANGERS_PER_SECOND = 256.0  # messages of all of them together; each sends a few in a second, if it is honest
+_BURST_S = 0.25
+_ALIVE_S = 6.0  # a connection that carries nothing else carries a ping every 2.5 s
+_SECOND_PROCESS = "another process with this key is connected to it, and alive"
 
 
 class DialBacks:
-    """Both sides of it, for one peer."""
+    """Whether others reach an address: a peer asks members to dial it there, and each says whether that worked. Both sides of it.
+
+    Strangers ask, too. So a member dials once for each connection, for few at a time, and says no more than yes or no: yes if the
+    key that asks has answered there, no after a fixed time. Else strangers could learn which ports of its own network are open.
+    """
 
     def __init__(
         self,
@@ -61,7 +70,7 @@ class DialBacks:
 
     async def dial(self, connection: StreamConnection, address: str) -> None:
         """Dial the peer that asks for it at this address, and tell it whether it was there; nothing, if too many ask."""
-        if self._under_way >= _MOST_AT_A_TIME:
+        if self._under_way >= _MOST_DIAL_BACKS:
             return
         clock = asyncio.get_running_loop().time
         self._under_way, until = self._under_way + 1, clock() + ANSWER_S
@@ -95,14 +104,6 @@ class DialBacks:
         return dict(self._answers)
 
 
-# Messages that have arrived: from the network's thread to the protocol's, bounded for each sender.
-#
-# Senders take turns, so a peer that sends without end delays nobody else by more than one message at a time. Those that are
-# known go first; of strangers one message is taken after so many of theirs, so that nobody waits for ever (SPEC M4).
-
-
-_OVERHEAD = 256  # bytes that an empty message counts for
-_OF_KNOWN = 16  # messages in a row while strangers wait
 _Queues = OrderedDict[PeerId, deque[Received]]
 
 
@@ -111,7 +112,11 @@ class StoppedError(Exception):
 
 
 class Inbox:
-    """A queue for each sender, in the order of arrival."""
+    """Messages that have arrived, from the network's thread to the protocol's: a bounded queue for each sender.
+
+    Senders take turns, so a peer that sends without end delays nobody else by more than one message at a time. Those that are
+    known go first; of strangers one message is taken after so many of theirs, so that nobody waits for ever (SPEC M4).
+    """
 
     def __init__(self, room: int) -> None:
         self._room = room  # bytes that one sender may take up
@@ -211,15 +216,6 @@ class Inbox:
     def _raise_stop(self) -> None:
         if self._stop is not None:
             raise self._stop
-
-
-_GREETING_S = 5.0
-_YIELDING_S = 0.3  # when a connection is lost the smaller key dials at once, the larger only after this
-_REFUSED_RETRY_S = 5.0  # somebody may mend it there
-_REDIAL_S = 2.0  # for a peer that gave no address: it dials by itself, or is gone
-_LOOK_EVERY_S = 0.05
-_STRANGERS_PER_SECOND = 256.0  # messages of all of them together; each sends a few in a second, if it is honest
-_BURST_S = 0.25
 
 
 class StrangersTurns:
@@ -441,7 +437,7 @@ class Mesh:
                 self._note_refusal(peer, why)
                 return
             if await is_second_process(self._neighbours.get(peer), greeting.process):
-                why = REFUSAL
+                why = _SECOND_PROCESS
                 self._say(connection, Refused(why, key_in_use=True))
                 if (first := self._neighbours.of(peer).connection) is not None and self._neighbours.takes(peer):
                     self._say(first, KeyInUse())
@@ -466,11 +462,9 @@ class Mesh:
                 await asyncio.sleep(wait_s)
             lane, raw = heard
             self.received[lane] += len(raw)
-            if lane != Lane.CONTROL or bytes(raw[:1]) != CONTROL_SESSION:
+            if (said := session_message(lane, raw)) is None:
                 await self._put(connection, bytes(raw[1:]) if lane == Lane.CONTROL else raw)
-                continue
-            said = decode_session_message(bytes(raw[1:]))
-            if isinstance(said, DialBack) and not dialled_back:
+            elif isinstance(said, DialBack) and not dialled_back:
                 dialled_back = True
                 self._start(self.dial_backs.dial(connection, said.address))
             elif isinstance(said, Standing | Reached | KeyInUse | Refused):
@@ -551,13 +545,7 @@ class Mesh:
 
 
 # One process for each key: a second one is refused while the first is alive, and both are told.
-#
 # A copied folder or key file would make two machines sign the same slots, which looks like a lie (SPEC Q6).
-
-
-_ALIVE_S = 6.0  # a connection that carries nothing else carries a ping every 2.5 s
-
-REFUSAL = "another process with this key is connected to it, and alive"
 
 
 class KeyInUseError(OperatorError):

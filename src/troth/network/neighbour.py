@@ -1,4 +1,5 @@
-"""Another peer, as the mesh sees it: its connection, its standing, and messages that wait until it is connected again."""
+"""Other peers, as the mesh sees them: what a session says beside the protocol, connections and standings, who is a stranger, and
+whether a greeting is accepted."""
 
 import asyncio
 import time
@@ -11,16 +12,24 @@ from typing import Annotated
 import msgspec
 
 from troth.crypto import Digest, PeerId, Signature, tagged_hash, verify
+from troth.errors import printable
 from troth.network.transport.base import Lane, Message, Received, pieces_of
 from troth.network.transport.connection import StreamConnection
 from troth.protocol.wire.messages import Bytes32, Bytes64, Malformed, Step
 
-# Messages between two peers beside the protocol: who they are, which run they mean, how far they are.
-
-
 VERSION = 13  # raised with every change after which peers would compute something else: they are refused, and nobody is banned
-MOST_BYTES = 1 << 14
+_MOST_BYTES = 1 << 14  # of a session's message
 CONTROL_SESSION, CONTROL_PACKET = b"\x00", b"\x01"  # first byte of a control message: a session's, or the protocol's
+_LOOK_EVERY_S = 0.05
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
+_MOST_HELD = 1 << 23  # bytes for one neighbour that is not connected
+STRANGERS_ROOM = 1 << 16  # bytes of one stranger that may wait to be read
+_GREETINGS = 4096  # bytes that may wait to be sent beside answers
+STRANGERS_QUEUE = 1 << 16  # bytes for one stranger that wait to be sent; beyond them it gets no answer …
+STRANGERS_QUEUES = 1 << 24  # … and for all of them: beyond them, whoever has left some unread for longest is hung up on
+FIRST_MODEL, HARDWARE = "first model", "hardware class"  # sections that each machine computes, beside the manifest's
+_MOST_SHOWN = 140  # letters of a machine: two of them fit into a refusal, beside the advice
+
 _Text = Annotated[str, msgspec.Meta(max_length=500)]
 
 
@@ -88,26 +97,24 @@ def encode_session_message(message: SessionMessage) -> bytes:
 
 
 def decode_session_message(raw: bytes) -> SessionMessage | Malformed:
-    if len(raw) > MOST_BYTES:
-        return Malformed(f"{len(raw)} bytes, at most {MOST_BYTES}")
+    if len(raw) > _MOST_BYTES:
+        return Malformed(f"{len(raw)} bytes, at most {_MOST_BYTES}")
     try:
         return _DECODER.decode(raw)
     except (ValueError, RecursionError) as error:
         return Malformed(str(error)[:200])
 
 
+def session_message(lane: Lane, raw: Received) -> SessionMessage | Malformed | None:
+    """The session's message that this is; None if it is a packet of the protocol."""
+    if lane != Lane.CONTROL or bytes(raw[:1]) != CONTROL_SESSION:
+        return None
+    return decode_session_message(bytes(raw[1:]))
+
+
 def delegation_bytes(run: Digest, successor: PeerId) -> bytes:
     """The bytes that a key signs for its successor, which takes its seat on the wire."""
     return tagged_hash("troth/delegation/1", run, successor)
-
-
-_LOOK_EVERY_S = 0.05
-_FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
-_MOST_HELD = 1 << 23  # bytes for one neighbour that is not connected
-STRANGERS_ROOM = 1 << 16  # bytes of one stranger that may wait to be read
-_GREETINGS = 4096  # bytes that may wait to be sent beside answers
-STRANGERS_QUEUE = 1 << 16  # bytes for one stranger that wait to be sent; beyond them it gets no answer …
-STRANGERS_QUEUES = 1 << 24  # … and for all of them: beyond them, whoever has left some unread for longest is hung up on
 
 
 @dataclass
@@ -313,12 +320,6 @@ class Neighbours:
                 del self._heirs[neighbour.seat]
 
 
-# The check of a greeting: whether a peer that says hello belongs to this run, and may sit where it says.
-
-
-FIRST_MODEL, HARDWARE = "first model", "hardware class"  # sections that each machine computes, beside the manifest's
-_MOST_SHOWN = 140  # two of them fit into a refusal, beside the advice
-
 _ADVICE = {
     FIRST_MODEL: "its first model is another than this peer's: compare the versions of PyTorch and of what the task imports, or "
     "begin with a file of weights (troth new --from)",
@@ -336,12 +337,9 @@ def check_greeting(
     *,
     strangers: bool = False,
 ) -> Hello | str:
-    """The greeting of `peer`, which said this first; or why its connection is refused. `strangers`: the run's door is open, and
-    any key may come."""
-    lane, raw = heard
-    said = (
-        decode_session_message(bytes(raw[1:])) if lane == Lane.CONTROL and bytes(raw[:1]) == CONTROL_SESSION else None
-    )
+    """The greeting of `peer`, which said this first; or why its connection is refused: it belongs to another run, or may not sit
+    where it says. `strangers`: the run's door is open, and any key may come."""
+    said = session_message(*heard)
     if isinstance(said, Refused):
         return f"it refuses this peer: {said.why}"
     if not isinstance(said, Hello):
@@ -349,8 +347,9 @@ def check_greeting(
     if said.version != VERSION:
         return f"it speaks version {said.version} of the session, and this peer {VERSION}"
     if said.run != mine.run:
-        theirs = {**said.sections, **{name: mine.sections.get(name) for name in _ADVICE}}
-        differing = [name for name in mine.sections if mine.sections[name] != theirs.get(name)]
+        differing = [
+            name for name, digest in mine.sections.items() if name not in _ADVICE and digest != said.sections.get(name)
+        ]
         return f"another run: the manifests differ in {', '.join(differing) or 'founders or nonce'}"
     member = PeerId(said.member)
     if member not in members and not strangers:
@@ -365,13 +364,8 @@ def check_greeting(
     differing_in = next(wrong, None)
     if differing_in is None:
         return said
-    machines = f" (its machine: {_shown(said.machine)}; this one: {_shown(mine.machine)})"
-    return _ADVICE[differing_in] + (machines if said.machine and mine.machine else "")
-
-
-def _shown(text: str) -> str:
-    """A stranger's line as a log may hold it: short, and without anything that moves a terminal's cursor."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MOST_SHOWN])
+    theirs, ours = (printable(machine[:_MOST_SHOWN]) for machine in (said.machine, mine.machine))
+    return _ADVICE[differing_in] + (f" (its machine: {theirs}; this one: {ours})" if theirs and ours else "")
 
 
 def _delegated(said: Hello, member: PeerId, successor: PeerId, run: Digest) -> bool:

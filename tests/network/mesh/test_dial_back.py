@@ -119,9 +119,9 @@ def test_few_are_dialled_at_a_time_and_a_refusal_takes_as_long_as_silence() -> N
         assert member.said == [Reached(False), Reached(False)]
         dialled = 0
         await asyncio.gather(*(member.by(one.peer, "silent:1") for one in STRANGERS for _ in range(5)))
-        assert dialled == mesh._MOST_AT_A_TIME
+        assert dialled == mesh._MOST_DIAL_BACKS
         await member.by(ASKER.peer, "refused:1")
-        assert dialled == mesh._MOST_AT_A_TIME + 1, "room comes back"
+        assert dialled == mesh._MOST_DIAL_BACKS + 1, "room comes back"
 
     asyncio.run(meet())
 

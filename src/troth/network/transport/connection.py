@@ -47,6 +47,7 @@ _ENCRYPTED_BYTES = 64 * 1024  # that wait behind a connection that does not read
 _TURN_BYTES = 512 * 1024  # written before others get their turn in the event loop
 _BUFFERED_BYTES = 256 * 1024  # encrypted ahead of the socket; a control message waits behind at most that
 _JOINED_BYTES = 8 * 1024  # up to here, a header and what follows it travel in one TLS record
+_MOST_PINGS = 64  # at once; and over the life of the connection, twenty times as many as we would send
 _NOBODY = PeerId(bytes(32))
 
 Vetting = Callable[[ssl.SSLObject], PeerId | str]
@@ -440,7 +441,6 @@ class StreamConnection(asyncio.BufferedProtocol):
 
 # The kernel's side of a TCP socket: what it measures, what it buffers, and whether the other side is still there.
 
-
 _LINUX = sys.platform == "linux"
 _STATE = struct.Struct("=B")  # `tcpi_state`, the first field of Linux's `struct tcp_info` …
 _ROUND_TRIP = struct.Struct("=68xI")  # … and `tcpi_rtt` in it, in microseconds
@@ -475,30 +475,22 @@ def widen(connected: Any) -> None:
 def has_ended(connected: Any) -> bool:
     """Whether the other side of an asyncio transport's socket has hung up; nobody needs to read for that. False where the system
     does not say."""
-    told = _tcp_info(connected, _STATE.size)
-    return len(told) == _STATE.size and _STATE.unpack(told)[0] != _ESTABLISHED
+    return _tcp_info(connected, _STATE) not in (None, _ESTABLISHED)
 
 
 def round_trip_s(connected: Any) -> float | None:
     """Of the socket of an asyncio transport; None where the system does not say, and for what is no TCP socket."""
-    told = _tcp_info(connected, _ROUND_TRIP.size)
-    return None if len(told) < _ROUND_TRIP.size else float(_ROUND_TRIP.unpack(told)[0]) / 1e6
+    microseconds = _tcp_info(connected, _ROUND_TRIP)
+    return None if microseconds is None else microseconds / 1e6
 
 
-def _tcp_info(connected: Any, size: int) -> bytes:
+def _tcp_info(connected: Any, field: struct.Struct) -> int | None:
     if not _LINUX or connected is None:
-        return b""
-    try:
-        told: bytes = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
-    except (OSError, AttributeError):  # it was closed meanwhile, or is a stream of another kind
-        return b""
-    return told
-
-
-# Whether the other side of a connection is still there, and whether its message moves. The clock is passed in.
-
-
-_MOST_PINGS = 64  # at once; and over the life of the connection, twenty times as many as we would send
+        return None
+    with suppress(OSError, AttributeError, struct.error):  # it was closed, is a stream of another kind, or tells less
+        told: int = field.unpack(connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, field.size))[0]
+        return told
+    return None
 
 
 @dataclass(frozen=True)
@@ -510,7 +502,8 @@ class Fault:
 
 
 class Liveness:
-    """Counts what the other side sends. While we do not read, nothing is held against it."""
+    """Whether the other side is still there, and whether its message moves. The clock is passed in. While we do not read, nothing
+    is held against it."""
 
     def __init__(self, limits: TransportLimits, now: float) -> None:
         self.tick_every_s = min(limits.ping_s, limits.idle_s / 4) / 2

@@ -1,4 +1,5 @@
-"""Two lanes of messages on one stream of bytes. No sockets here: bytes in, messages out, and the other way round.
+"""Two lanes of messages on one stream of bytes, and a cap on all streams together. No sockets here: bytes in, messages out, and
+the other way round.
 
 A message travels in chunks, each behind a header of nine bytes:
 
@@ -35,6 +36,7 @@ _GROWTH = 8  # a message is copied when it grows: with a factor of 2 as many byt
 _BOUNDARY = 64  # bytes; more than any number needs
 _SCRATCH_BYTES = 64 * 1024  # headers and short messages are read here, and copied
 _FIRST_SCRATCH_BYTES = 8 * 1024  # of a peer that is not known
+_BURST_S = 0.1  # of a cap on outgoing bytes
 _DIRECT_BYTES = 16 * 1024  # when at least this much of a chunk is missing, it is read in place
 
 
@@ -268,14 +270,8 @@ class Assembler:
             done.append((self._kind, message.data if self._kind is ChunkKind.BULK else bytes(message.data)))
 
 
-# A cap on outgoing bytes: a token bucket, and the order in which connections draw from it.
-
-
-_BURST_S = 0.1
-
-
 class TokenBucket:
-    """Tokens are bytes. A sender that finds any may send a whole chunk; the debt is paid before the next one."""
+    """A cap on outgoing bytes. A sender that finds any tokens may send a whole chunk; the debt is paid before the next one."""
 
     def __init__(self, bytes_per_second: float, now: float) -> None:
         self._rate = bytes_per_second

@@ -158,7 +158,7 @@ def dht_key(run: Digest, peer: PeerId) -> bytes:
 
 
 def encode_peer_record(identity: Identity, run: Digest, until: float, addresses: Sequence[str]) -> bytes:
-    said = _said(identity.peer, until, "\n".join(addresses).encode("ascii"))
+    said = identity.peer + struct.pack("!d", until) + "\n".join(addresses).encode("ascii")
     return identity.sign(_signed(run, said)) + said
 
 
@@ -177,10 +177,6 @@ def decode_peer_record(raw: bytes, run: Digest, now: float) -> PeerRecord | None
     if not verify(peer, _signed(run, raw[64:]), signature):
         return None
     return PeerRecord(peer, until, addresses)
-
-
-def _said(peer: PeerId, until: float, lines: bytes) -> bytes:
-    return peer + struct.pack("!d", until) + lines
 
 
 def _signed(run: Digest, said: bytes) -> bytes:

@@ -42,6 +42,11 @@ _LOG_LEVELS = "error,autorelay=debug"
 _RELAY = re.compile(rb'\{"(?:id|peer|relay)": "(\w+)"')
 CIRCUIT_BYTES = 2**40  # that our relay passes on for each connection, each way: as good as no limit
 _CIRCUIT_TIME = "720h"
+_HOP = "/libp2p/circuit/relay/0.2.0/hop"
+_HOP_RESERVE = bytes((2, 0x08, 0))  # a message of two bytes: field 1, the type, is 0
+_HOP_OK = 100
+_HOP_ANSWER_BYTES = 4096
+_MOST_VARINT_BYTES = 10  # of 64 bits
 
 
 @dataclass(frozen=True)
@@ -243,17 +248,6 @@ def _why_not(output: str, where: str) -> str:
     return f"the libp2p daemon did not start: {lines[-1][:300] if lines else 'it said nothing'}"
 
 
-# Requests to the libp2p daemon over its socket, and the little of protocol buffers that they need.
-#
-# hivemind's own client leaves sockets open when a request fails or is given up.
-
-
-_HOP = "/libp2p/circuit/relay/0.2.0/hop"
-_HOP_RESERVE = bytes((2, 0x08, 0))  # a message of two bytes: field 1, the type, is 0
-_HOP_OK = 100
-_HOP_ANSWER_BYTES = 4096
-
-
 class DaemonError(Exception):
     """A request that the daemon could not meet; its own words."""
 
@@ -267,7 +261,8 @@ class DaemonStream(NamedTuple):
 
 
 class Control:
-    """The requests that we make of one daemon."""
+    """The requests that we make of one daemon, over its socket: hivemind's own client leaves sockets open when a request fails or
+    is given up."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._path = str(daemon.folder / "p2pd.sock")
@@ -345,45 +340,36 @@ class Control:
 def protobuf_fields(raw: bytes) -> dict[int, int | bytes]:
     """Numbers and strings by their field's number; of repeated ones the last. Raises DaemonError."""
     found: dict[int, int | bytes] = {}
-    at = 0
-
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while at < len(raw) and shift < 64:
-            byte = raw[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-        raise DaemonError("a malformed protocol buffer")
-
-    while at < len(raw):
-        field, kind = divmod(number(), 8)
+    while raw:
+        number, raw = _varint(raw)
+        field, kind = divmod(number, 8)
+        if kind not in (0, 2):
+            raise DaemonError("a malformed protocol buffer")
+        number, raw = _varint(raw)
         if kind == 0:
-            found[field] = number()
-        elif kind == 2:
-            size = number()
-            if size > len(raw) - at:
-                raise DaemonError("a malformed protocol buffer")
-            found[field] = raw[at : at + size]
-            at += size
+            found[field] = number
+        elif number <= len(raw):
+            found[field], raw = raw[:number], raw[number:]
         else:
             raise DaemonError("a malformed protocol buffer")
     return found
 
 
-async def _read_varint(reader: asyncio.StreamReader) -> int:
-    number = shift = 0
-    while True:
-        byte = (await reader.readexactly(1))[0]
-        number |= (byte & 0x7F) << shift
+def _varint(raw: bytes) -> tuple[int, bytes]:
+    """The number that this begins with, and the rest. Raises DaemonError."""
+    number = 0
+    for place, byte in enumerate(raw[:_MOST_VARINT_BYTES]):
+        number |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
-            return number
-        shift += 7
-        if shift > 63:
-            raise DaemonError("a number without end")
+            return number, raw[place + 1 :]
+    raise DaemonError("a malformed protocol buffer")
+
+
+async def _read_varint(reader: asyncio.StreamReader) -> int:
+    raw = await reader.readexactly(1)
+    while raw[-1] >= 0x80 and len(raw) < _MOST_VARINT_BYTES:
+        raw += await reader.readexactly(1)
+    return _varint(raw)[0]
 
 
 def in_words(complaint: str, peer: PeerId) -> str:

@@ -36,6 +36,8 @@ PROTOCOL = "/troth/1"
 _REPLICAS = 20  # of a record; small runs keep all records everywhere, so that crowding around a key takes a crowd
 _CACHED_RECORDS = 1024
 _RPC_S = 3.0
+_PROBE_S = 5.0  # for a relay of ours
+_RELAY_STARTS = 12
 _LOOKUP_S = 8.0
 _REJOIN_S = 3.0  # after which initial peers are tried again, when none has answered
 _REPUBLISH_S = LASTS_S / 4
@@ -279,10 +281,6 @@ async def own_addresses(hivemind: Hivemind, control: Control) -> list[str]:
 
 
 # Relays: peers that nobody can dial are reached through them. Most relays of the world pass on too little to train with.
-
-
-_PROBE_S = 5.0
-_RELAY_STARTS = 12
 
 
 def relay_name(address: str) -> str:

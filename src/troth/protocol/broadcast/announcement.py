@@ -18,9 +18,6 @@ from troth.protocol.wire.frames import Certificate, Chained, Relayed, Value, Vie
 from troth.protocol.wire.messages import Envelope
 from troth.protocol.wire.primitives import Primitives
 
-# The values of an announcement, and the bytes that its members sign (SPEC Q1–Q6, Q9).
-
-
 Seen = tuple[bytes | None, tuple[bytes, ...]]  # content of a view: the digest of the values, and the missing members
 
 _MOST_SECOND_VIEWS = 2  # from one bringer, of one signer

@@ -11,16 +11,14 @@ from troth.protocol.core.parts import ProvenPart
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.frames import BlobSent, Frame, Packet, PartSent, PartShown
 
-# Memory that other peers take up here: one quota for each of them, whatever kinds of frames it sends (SPEC M3).
-#
-# A packet counts by its length on the wire, from its arrival until nothing of it is kept any more.
-
-
 _BOOKKEEPING = 1024  # bytes that every packet counts beside its own: else a flood of tiny packets would be free
+_OLD_STEPS = 8  # earlier steps whose blobs are kept for observers: slow links take longer than quick steps
+_OLD_BYTES = 1 << 26  # most bytes of these blobs
 
 
 class MemoryQuota:
-    """Bytes kept of each sender, at most `most`."""
+    """Memory that other peers take up here: one quota each, whatever kinds of frames they send (SPEC M3). A packet counts by its
+    length on the wire, from its arrival until nothing of it is kept any more."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -105,10 +103,6 @@ class EarlyFrameBuffer:
     @property
     def frames(self) -> int:
         return self._count.total()
-
-
-_OLD_STEPS = 8  # earlier steps whose blobs are kept for observers: slow links take longer than quick steps
-_OLD_BYTES = 1 << 26  # most bytes of these blobs
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""The outside world as one peer sees it: the time, a way to send a packet to a peer, and the next packet that arrives.
+"""The outside world as one peer sees it: the time, a way to send a packet to a peer, and the next packet that arrives; and the
+memory of what it has signed there.
 
 Simulation and network each bring their own `PacketLink`.
 """
@@ -44,9 +45,6 @@ class Outlet:
                 self._link.send(peer, packet)
 
 
-# The slots that a peer has signed, which it must never forget (SPEC B1).
-
-
 class SignedBeforeError(CannotGoOnError):
     """This slot, or a later one, was signed before: to sign it again could be an equivocation."""
 
@@ -62,8 +60,8 @@ def slot_key(slot: Slot) -> SlotKey:
 
 
 class SignedSlots:
-    """Memory of the last signed slot, and of the last restart certificate, for as long as the object lasts. Slots follow each
-    other, so the last one is enough. A durable one overrides how they are kept."""
+    """Memory of what a peer has signed, which it must never forget (SPEC B1), and of the last restart certificate. Slots follow
+    each other, so the last one is enough. This one lasts as long as the object; a durable one overrides how they are kept."""
 
     def __init__(self) -> None:
         self._last = NO_SLOT

@@ -1,4 +1,5 @@
-"""An announcement as an observer sees it: the decision that enough members state alike, or one proves (SPEC B2)."""
+"""A peer's position in the run; and an announcement as an observer sees it: the decision that enough members state alike, or one
+proves (SPEC B2)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -23,6 +24,7 @@ from troth.protocol.wire.messages import ATTEMPTS_PER_MEMBER, Phase
 from troth.protocol.wire.phases import most_bytes
 from troth.protocol.wire.primitives import Primitives
 
+_BEHIND = 8  # steps that an observer may be behind
 _MOST_CERTIFICATES = 4  # of one sender: its own, and those with signatures that it collected
 
 _Kind = tuple[tuple[tuple[bytes, bytes], ...], tuple[bytes, ...]]  # senders with payload digests, and equivocators
@@ -136,14 +138,8 @@ class ObservedAnnouncement:
         self.decision, self._decided_at = decision, now
 
 
-# A peer's position in the run, and which frames of others concern it there.
-
-
-_BEHIND = 8  # steps that an observer may be behind
-
-
 class StreamPosition:
-    """Attempt that a peer is in, slot of its announcement, and rules for frames that may still come."""
+    """A peer's position in the run: attempt, slot of its announcement, and which frames of others concern it there."""
 
     def __init__(self, *, observing: bool) -> None:
         self.observing = observing  # hears everything and says nothing (SPEC B2)

@@ -1,4 +1,4 @@
-"""A member's service to absent peers: requests for records, observers, and rejoin requests (SPEC B2, B3)."""
+"""A member's service to absent peers, observers and returners (SPEC B2, B3), and to strangers at the door (SPEC J4)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, ItemsView, Mapping
@@ -39,8 +39,10 @@ _SERVED_PER_NUMBER = 8  # … so that all members together hand out two aggregat
 _INDEXES = 8  # that an observer gets in a step in any case: without one it cannot ask for chunks in the next
 _OBSERVERS_AT_ONCE = 4  # what all observers together get, in units of that: more would hold up the step
 _MOST_STRANGERS = 8  # that get records in a step
+_MOST_ASKING = 8  # strangers at the door that are answered in a step
+_MOST_REFUSED = 1024  # senders of wrong tickets that are remembered
 
-
+V = TypeVar("V")
 Asked = SyncWanted | StateWanted | ChunkWanted | RejoinRequest  # of a member, by peers that are out
 
 
@@ -235,15 +237,9 @@ class CatchUpServer:
             del self._rejoins[old]
 
 
-# A member's ear at the door: tickets of strangers, and commitments of candidates (SPEC J4, J5). Bounded, whoever knocks.
-
-
-_MOST_ASKING = 8  # strangers that are answered in a step
-_MOST_REFUSED = 1024  # that are remembered
-
-
 class Doorkeeper:
-    """Keeps the best tickets for the next draw, and one commitment of each candidate for this step and the next."""
+    """A member's ear at the door: the best tickets for the next draw, and one commitment of each candidate for this step and the
+    next (SPEC J4, J5). Bounded, whoever knocks."""
 
     def __init__(self, tools: Primitives, secret: bytes = b"") -> None:
         self._tools = tools
@@ -314,14 +310,9 @@ class Doorkeeper:
             del self._probes[old]
 
 
-# A few of those who ask in a step: drawn by a hash that nobody else can compute, so to ask first, or often, gains nothing.
-
-
-V = TypeVar("V")
-
-
 class FewOfMany(Generic[V]):
-    """What some of those who asked want, until it is cleared; then the draw is another one."""
+    """The wishes of a few that asked in a step: drawn by a hash that nobody else can compute, so to ask first, or often, gains
+    nothing. The draw is another one once it is cleared."""
 
     def __init__(self, most: int, secret: bytes = b"") -> None:
         self._most = most
