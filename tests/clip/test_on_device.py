@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.clip.nasty import PROPERTY, any_bits, finite, moderate, seeds, sizes
 from troth.clip import kernels, on_device
-from troth.clip.centered_clip import _pulls
-from troth.clip.exact import norm_by_numpy, tree_sum
+from troth.clip.centered_clip import judge_center, pulls
+from troth.clip.exact import norm_by_numpy
+from troth.clip.on_device import tree_sum
 from troth.crypto import sign_bytes, tagged_hash
 
 KEY = tagged_hash("key")
@@ -63,10 +64,10 @@ def test_float64_vectors_stay_as_they_are() -> None:
     rows_PD = torch.from_numpy(np.stack([moderate(size, 1), moderate(size, 2)])).double()
     before_PD, row_D, bounds = rows_PD.clone(), rows_PD[0], (0, 7, size)
     on_device.exact_norm(row_D, 1 << 14, 16)
-    on_device.squared_parts_by_torch(row_D, bounds)
-    on_device.pulls(rows_PD, row_D, 1.0)
-    on_device.differences_by_torch(rows_PD, row_D, bounds, torch.from_numpy(sign_bytes(KEY, 16, 0, size)))
-    on_device.gram_by_torch(rows_PD, row_D)
+    on_device.squared_parts(row_D, bounds)
+    judge_center(rows_PD, row_D, tau=1.0)
+    on_device.differences(rows_PD, row_D, bounds, torch.from_numpy(sign_bytes(KEY, 16, 0, size)))
+    on_device.gram(rows_PD, row_D)
     assert torch.equal(rows_PD, before_PD)
 
 
@@ -75,11 +76,11 @@ def test_float64_vectors_stay_as_they_are() -> None:
 def test_pulls_have_the_bits_of_the_reference(size: int, peers: int, seed: int) -> None:
     rows_PD = torch.from_numpy(np.stack([finite(size, seed + p) for p in range(peers)]))
     center_D = torch.from_numpy(moderate(size, seed + 9))
-    residual_D, norms = on_device.pulls(rows_PD, center_D, 1.0)
-    right_D, norm_P = _pulls(rows_PD, center_D, 1.0)
-    assert norms == norm_P.tolist()
+    residual_D, norms = pulls(rows_PD.double(), center_D.double(), 1.0)
+    right_D, right = pulls(rows_PD.double().numpy(), center_D.double().numpy(), 1.0)
+    assert norms == right
     assert np.array_equal(residual_D.numpy(), right_D)
-    assert float(on_device.tree_sum(residual_D.square())) == float(tree_sum(np.square(right_D)))
+    assert float(tree_sum(residual_D.square())) == float(tree_sum(np.square(right_D)))
 
 
 @PROPERTY

@@ -40,7 +40,7 @@ def there(array: np.ndarray) -> torch.Tensor:
 def test_odd_numbers(size: int, seed: int) -> None:
     for numbers_D in (any_bits(size, seed), finite(size, seed), np.ones(size, np.float32)):
         found = int(triton_loops.odd_numbers(there(numbers_D).view(torch.int32)))
-        assert (bool(found & 1), bool(found & 2)) == on_device.odd_numbers_by_torch(torch.from_numpy(numbers_D))
+        assert (bool(found & 1), bool(found & 2)) == on_device.odd_numbers(torch.from_numpy(numbers_D))
 
 
 @PROPERTY
@@ -48,7 +48,7 @@ def test_odd_numbers(size: int, seed: int) -> None:
 def test_finite_or_zero(size: int, seed: int) -> None:
     for numbers_D in (any_bits(size, seed), finite(size, seed)):
         found_D = triton_loops.finite_or_zero(there(numbers_D).view(torch.int32)).cpu()
-        assert torch.equal(found_D, on_device.finite_or_zero_by_torch(torch.from_numpy(numbers_D)).view(torch.int32))
+        assert torch.equal(found_D, on_device.finite_or_zero(torch.from_numpy(numbers_D)).view(torch.int32))
 
 
 @PROPERTY
@@ -56,7 +56,7 @@ def test_finite_or_zero(size: int, seed: int) -> None:
 def test_squared_parts(size: int, seed: int) -> None:
     numbers_D, bounds = moderate(size, seed), (0, size // 3, size // 3, size)
     found_S = triton_loops.squared_parts(there(numbers_D), torch.tensor(bounds, device=DEVICE), size)
-    right_S = on_device.squared_parts_by_torch(torch.from_numpy(numbers_D), bounds)
+    right_S = on_device.squared_parts(torch.from_numpy(numbers_D), bounds)
     np.testing.assert_allclose(found_S.cpu().numpy(), right_S, rtol=1e-13)
 
 
@@ -65,7 +65,7 @@ def test_squared_parts(size: int, seed: int) -> None:
 def test_inner_products(size: int, peers: int, seed: int) -> None:
     rows_PD, center_D = np.stack([moderate(size, seed + p) for p in range(peers)]), moderate(size, seed + 99)
     found_PP = triton_loops.gram(there(rows_PD), there(center_D)).cpu().numpy()
-    right_PP = on_device.gram_by_torch(torch.from_numpy(rows_PD), torch.from_numpy(center_D))
+    right_PP = on_device.gram(torch.from_numpy(rows_PD), torch.from_numpy(center_D))
     norm_P = np.sqrt(right_PP.diagonal())
     assert (np.abs(found_PP - right_PP) <= 2.0**-44 * np.outer(norm_P, norm_P)).all()
     assert np.array_equal(found_PP, found_PP.T)
@@ -80,7 +80,7 @@ def test_differences(size: int, peers: int, seed: int) -> None:
     found_SPK = triton_loops.differences(
         there(rows_PD), there(center_D), words_D, torch.tensor(bounds, device=DEVICE), size
     )
-    right = on_device.differences_by_torch(
+    right = on_device.differences(
         torch.from_numpy(rows_PD), torch.from_numpy(center_D), bounds, torch.from_numpy(signs_DB.copy())
     )
     sums_SPK = found_SPK.cpu().numpy()

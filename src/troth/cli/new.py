@@ -159,10 +159,10 @@ def _warnings(built: "BuiltManifest") -> list[str]:
 
 def _about_the_optimizer(manifest: "Manifest") -> list[str]:
     """Advice where an optimizer makes more of a small lie than SGD does (SPEC U7, D3)."""
-    from troth.training.optimizers import LAMB, AdamW
+    from troth.training.optimizers import AdamW
 
     optimizer, lines = manifest.make_optimizer(), list[str]()
-    if not isinstance(optimizer, AdamW | LAMB):
+    if not isinstance(optimizer, AdamW):
         return lines
     usual, name = type(optimizer)(), type(optimizer).__name__
     if manifest.parameters.deviation is not None:

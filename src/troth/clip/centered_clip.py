@@ -9,7 +9,7 @@ readable reference; `centered_clip_fast` finds the same point in a few reads of 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,10 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.clip import kernels, on_device
-from troth.clip.exact import AggregationError, Floats, check_vectors, exact_norm, flush_in_place, tree_sum
+from troth.clip import kernels
+from troth.clip.exact import AggregationError, Floats, check_vectors, exact_norm, flush_in_place
+from troth.clip.on_device import Wide, tree_sum
 
-# P peers, D coordinates
+# P peers or rows, D coordinates, N coordinates in the span of the rows
 
 
 def centered_clip_published(
@@ -53,36 +54,41 @@ def clip_weights(distance_P: Tensor, tau: float) -> Tensor:
 
 def clip_residual(vectors_PD: Tensor, v_D: Tensor, *, tau: float) -> Tensor:
     """`Σ_i (x_i − v)·min(1, τ/‖x_i − v‖)` in float64: zero exactly at the clipped centre."""
-    return torch.from_numpy(_pulls(vectors_PD, v_D, tau)[0])
+    return torch.from_numpy(_pulls_here(vectors_PD, v_D, tau)[0])
 
 
 def judge_center(vectors_PD: Tensor, v_D: Tensor, *, tau: float) -> tuple[float, float]:
     """Give the length of the residual and its tolerance: the same two numbers on every machine (SPEC T6)."""
     if vectors_PD.device.type != "cpu":
-        away_D, norms = on_device.pulls(vectors_PD, v_D.to(vectors_PD.device), tau)
-        residual = math.sqrt(float(on_device.tree_sum(away_D.square_())))
+        rows_D = (row_D.double() for row_D in vectors_PD.detach())
+        away_D, norms = pulls(rows_D, v_D.detach().to(vectors_PD.device).double(), tau)
+        residual = math.sqrt(float(tree_sum(away_D * away_D)))
     elif kernels.compiled(vectors_PD.numel()) and kernels.fits(vectors_PD, v_D):
         residual, norms = kernels.pulls(vectors_PD.detach().numpy(), v_D.detach().numpy(), tau)
     else:
-        residual_D, norm_P = _pulls(vectors_PD, v_D, tau)
-        residual, norms = float(np.sqrt(tree_sum(np.square(residual_D)))), norm_P.tolist()
+        residual_D, norms = _pulls_here(vectors_PD, v_D, tau)
+        residual = math.sqrt(float(tree_sum(residual_D * residual_D)))
     return residual, residual_tolerance(exact_norm(v_D), norms, tau=tau, size=len(v_D))
 
 
-def _pulls(vectors_PD: Tensor, v_D: Tensor, tau: float) -> tuple[Floats, Floats]:
-    """The residual and the distances, row by row in a fixed order.
+def _pulls_here(vectors_PD: Tensor, v_D: Tensor, tau: float) -> tuple[Floats, list[float]]:
+    rows_D = (row_D.double().numpy() for row_D in vectors_PD.detach().cpu())
+    return pulls(rows_D, v_D.detach().cpu().double().numpy(), tau)
+
+
+def pulls(rows_D: Iterable[Wide], center_D: Wide, tau: float) -> tuple[Wide, list[float]]:
+    """The residual and the distances in float64, row by row in a fixed order: NumPy's arrays, or tensors where they lie.
 
     Their own rounding is below 2⁻⁴⁵ of the clipped distances, and so within 2⁻⁴⁰. A library's norm rounds worse: with it,
     two liars of opposite signs and 10⁵ equal coordinates had an honest owner convicted.
     """
-    center_D = v_D.detach().cpu().double().numpy()
-    residual_D, norms = np.zeros(len(center_D)), []
-    for row_D in vectors_PD.detach().cpu():
-        away_D = row_D.double().numpy() - center_D
-        norms.append(float(np.sqrt(tree_sum(away_D * away_D))))
+    residual_D, norms = center_D - center_D, list[float]()  # zeros
+    for row_D in rows_D:
+        away_D = row_D - center_D
+        norms.append(math.sqrt(float(tree_sum(away_D * away_D))))
         away_D *= tau / max(norms[-1], tau)
         residual_D += away_D
-    return residual_D, np.array(norms)
+    return residual_D, norms
 
 
 def residual_tolerance(center_norm: float, norms: Sequence[float], *, tau: float, size: int) -> float:
@@ -118,10 +124,6 @@ def check_tau(tau: float) -> None:
 #   each row is as exact as its own length allows. Squares of lengths would lose half of the digits.
 #
 # Bits differ between machines, and nobody compares them (SPEC A1).
-
-
-# P rows, D coordinates, N coordinates in the span of the rows
-
 _SHRINK = 1 / 64  # of μ, from stage to stage
 _NEAR = 0.25  # Newton's decrement at which a stage ends
 _LEAST_BARRIER = 2.0**-110  # √(2μ) is far below what float64 tells from τ
@@ -176,7 +178,7 @@ def _newton(rows_PN: Floats, at_N: Floats, barrier: float) -> Floats:
     now = _Pulls(rows_PN, at_N, barrier)
     for _ in range(_MOST_STEPS):
         direction_N = now.step()
-        decrement = np.sqrt(max(_dot(direction_N, now.pull), 0.0) / barrier)
+        decrement = np.sqrt(max(dot(direction_N, now.pull), 0.0) / barrier)
         if not decrement > _NEAR or now.residual <= now.rounding:
             break
         length = 1 / (1 + decrement)
@@ -184,7 +186,7 @@ def _newton(rows_PN: Floats, at_N: Floats, barrier: float) -> Floats:
         for _ in range(_MOST_STEPS):  # farther, while the way there still descends: convex, so that is lower still
             length *= 2
             farther = now.moved(length * direction_N)
-            if not _dot(farther.pull, direction_N) > 0:
+            if not dot(farther.pull, direction_N) > 0:
                 break
             following = farther
         now = following
@@ -279,7 +281,8 @@ def _lengths(vectors_PN: Floats) -> Floats:
     return lengths_P
 
 
-def _dot(left_N: Floats, right_N: Floats) -> float:
+def dot(left_N: Floats, right_N: Floats) -> float:
+    """Not by BLAS, which splits sums among threads."""
     return float(np.einsum("n,n->", left_N, right_N))
 
 

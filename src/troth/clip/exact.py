@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.clip import kernels, on_device
+from troth.clip.on_device import tree_sum
 
 # P rows, D coordinates
 Floats = NDArray[np.float64]
@@ -86,20 +87,6 @@ def flush_in_place(numbers: NDArray[Any] | Tensor) -> None:
             return
         bits = numbers.view(np.uint32)
         np.copyto(bits, 0, where=(bits & _EXPONENT) == 0)
-
-
-def tree_sum(terms: Floats) -> Floats:
-    """Sums along the last axis, the second half added to the first until one is left; `terms` is used up.
-
-    Off by at most log₂(D)·2⁻⁵³ of the sum of magnitudes, whatever the numbers are.
-    """
-    width = terms.shape[-1]
-    while width > 1:
-        half = (width + 1) // 2
-        terms[..., : width - half] += terms[..., half:width]
-        width = half
-    sums: Floats = terms[..., 0]
-    return sums
 
 
 def exact_norm(numbers_D: NDArray[np.float32] | Tensor) -> float:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.clip import kernels, on_device
-from troth.clip.centered_clip import check_tau, judge_center, residual_tolerance, solve_for_any_rows
+from troth.clip.centered_clip import check_tau, dot, judge_center, residual_tolerance, solve_for_any_rows
 from troth.clip.exact import AggregationError, Floats, check_shape, check_vectors, flush_in_place
 from troth.clip.kernels import spread
 
@@ -163,14 +163,14 @@ class _Iterate:
 
 def _iterate(gram_PP: Floats, norm_P: Floats, c_P: Floats, tau: float) -> _Iterate:
     gram_c_P = _times(gram_PP, c_P)
-    v_squared = _dot(c_P, gram_c_P)
+    v_squared = dot(c_P, gram_c_P)
     distance_P = np.sqrt(np.maximum(gram_PP.diagonal() - 2 * gram_c_P + v_squared, 0.0))
     weight_P = tau / np.maximum(distance_P, tau)
     total = weight_P.sum()
     error_P = weight_P / total - c_P
     # The error of the inner products is added: else two long opposite rows could hide a difference in it.
-    lost = _GRAM_ERROR * _dot(np.abs(error_P), norm_P) ** 2
-    residual = float(total) * math.sqrt(max(_dot(error_P, _times(gram_PP, error_P)), 0.0) + lost)
+    lost = _GRAM_ERROR * dot(np.abs(error_P), norm_P) ** 2
+    residual = float(total) * math.sqrt(max(dot(error_P, _times(gram_PP, error_P)), 0.0) + lost)
     return _Iterate(c_P, gram_c_P, v_squared, distance_P, weight_P, error_P, residual)
 
 
@@ -209,7 +209,7 @@ def _line_search(gram_PP: Floats, norm_P: Floats, at: _Iterate, direction_P: Flo
     """
 
     def slope(point: _Iterate) -> float:
-        return float(point.weight_P.sum() * _dot(point.error_P, gram_direction_P))
+        return float(point.weight_P.sum() * dot(point.error_P, gram_direction_P))
 
     gram_direction_P = _times(gram_PP, direction_P)
     start, low, high, length = slope(at), 0.0, np.inf, 1.0
@@ -238,7 +238,7 @@ def _newton(gram_PP: Floats, at: _Iterate, tau: float) -> Floats | None:
     u_scale_P = np.where(clipped_P, np.sqrt(at.weight_P) / np.maximum(at.distance_P, tau), 0.0)
     u_dot_u_PP = around_v_PP * u_scale_P[:, None] * u_scale_P[None, :]
     gram_error_P = _times(gram_PP, at.error_P)  # R = W Σ error_i (x_i − reference)
-    u_dot_r_P = u_scale_P * total * (gram_error_P - _dot(at.c_P, gram_error_P))
+    u_dot_r_P = u_scale_P * total * (gram_error_P - dot(at.c_P, gram_error_P))
     try:
         q_P = np.linalg.solve(total * np.eye(len(gram_PP)) - u_dot_u_PP, u_dot_r_P)
     except np.linalg.LinAlgError:
@@ -255,7 +255,7 @@ def _pull_change(distance_P: Floats, moved: float, tau: float) -> float:
 
 def _distance_error(norm_P: Floats, at: _Iterate, tau: float) -> float:
     """Bound the error of the residual that comes from rounded inner products."""
-    squared_error_P = _GRAM_ERROR * (_dot(np.abs(at.c_P), norm_P) + norm_P) ** 2
+    squared_error_P = _GRAM_ERROR * (dot(np.abs(at.c_P), norm_P) + norm_P) ** 2
     touched_P = at.distance_P**2 + squared_error_P > tau**2  # only clipped rows have a weight that depends on distance
     error_P = tau * squared_error_P / (2 * np.maximum(at.distance_P, tau) ** 2)
     return float(error_P[touched_P].sum())
@@ -264,10 +264,6 @@ def _distance_error(norm_P: Floats, at: _Iterate, tau: float) -> float:
 def _times(gram_PP: Floats, numbers_P: Floats) -> Floats:
     products_P: Floats = np.einsum("ij,j->i", gram_PP, numbers_P)  # not by BLAS, as every sum here
     return products_P
-
-
-def _dot(left_P: Floats, right_P: Floats) -> float:
-    return float(np.einsum("i,i->", left_P, right_P))
 
 
 # -------------------------------------------------------------------------------------------------- reads of the matrix
@@ -348,7 +344,7 @@ def _combine(
         value_D, *squares = _combine_by_numpy(rows_PD, coefficients_P, center_D.numpy(), rest)
     lost, length, reach = np.sqrt(squares).tolist()
     # Float64 itself loses digits in adding up rows that may be far longer than their combination.
-    summed = _dot(np.abs(coefficients_P), norms_P) + (float(np.abs(coefficients_P).sum()) + abs(rest)) * reach
+    summed = dot(np.abs(coefficients_P), norms_P) + (float(np.abs(coefficients_P).sum()) + abs(rest)) * reach
     equal = not norms_P.any()  # then v is a row as it is
     return value_D, lost + (0.0 if equal else _SUM_ERROR * summed), length
 
@@ -369,7 +365,7 @@ def _combine_by_numpy(
         flush_in_place(value_D[columns])  # some machines flush subnormals in reading, so all do
         rounded_C = value_D[columns].astype(np.float64)
         exact_C -= rounded_C
-        return _dot(exact_C, exact_C), _dot(rounded_C, rounded_C), _dot(center_C, center_C)
+        return dot(exact_C, exact_C), dot(rounded_C, rounded_C), dot(center_C, center_C)
 
     lost, length, reach = np.add.reduce(spread(combine, len(chunks))).tolist()
     return torch.from_numpy(value_D), lost, length, reach

@@ -1,4 +1,5 @@
-"""The same passes in PyTorch's operations: tensors stay on the device where they lie, a few sums come back.
+"""The same passes in PyTorch's operations: tensors stay on the device where they lie, a few sums come back. Where Triton is there
+and takes them, its loops make one pass of several operations.
 
 Elementwise operations in float64 are rounded once, alone, on every device, so what is added up in a fixed order has the same bits
 there as here. Matrix products are right to a tolerance.
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from torch import Tensor
 from troth.clip.kernels import Differences
 
 # P rows, D coordinates, C coordinates of a block, K projections, B bytes of signs for each coordinate
+
+Wide = TypeVar("Wide", NDArray[np.float64], Tensor)  # of float64
 
 _BLOCK = 1 << 20  # coordinates at a time, over all rows: float64 copies of everything would take too much memory
 _MOST_ROWS = 32  # of a Gram matrix in one tile
@@ -33,11 +36,6 @@ def odd_numbers(numbers_D: Tensor) -> tuple[bool, bool]:
     if numbers_D.is_cuda and (loops := _loops()) is not None:
         found = int(loops.odd_numbers(numbers_D.detach().contiguous().view(torch.int32)))
         return bool(found & 1), bool(found & 2)
-    return odd_numbers_by_torch(numbers_D)
-
-
-def odd_numbers_by_torch(numbers_D: Tensor) -> tuple[bool, bool]:
-    """The same in PyTorch's operations."""
     magnitude_D = numbers_D.detach().contiguous().view(torch.int32) & _MAGNITUDE
     subnormal = ((magnitude_D > 0) & (magnitude_D < _LEAST_NORMAL)).any()
     subnormal_here, endless_here = torch.stack([subnormal, (magnitude_D >= _EXPONENT).any()]).tolist()
@@ -55,24 +53,23 @@ def finite_or_zero(numbers_D: Tensor) -> Tensor:
     if _in_triton(numbers_D[None]) and (loops := _loops()) is not None:
         clean_D: Tensor = loops.finite_or_zero(numbers_D.detach().view(torch.int32)).view(torch.float32)
         return clean_D
-    return finite_or_zero_by_torch(numbers_D)
-
-
-def finite_or_zero_by_torch(numbers_D: Tensor) -> Tensor:
-    """The same in PyTorch's operations."""
     bits_D = numbers_D.detach().contiguous().view(torch.int32)
     flushed_D = torch.where((bits_D & _EXPONENT) == 0, 0, bits_D).view(torch.float32)
     return torch.where(torch.isfinite(numbers_D).all(), flushed_D, numbers_D.new_zeros(()))
 
 
-def tree_sum(terms: Tensor) -> Tensor:
-    """Sums along the last axis, the second half added to the first until one is left; `terms` is used up."""
+def tree_sum(terms: Wide) -> Wide:
+    """Sums along the last axis, the second half added to the first until one is left; `terms`, of NumPy or a tensor, is used up.
+
+    Off by at most log₂(D)·2⁻⁵³ of the sum of magnitudes, whatever the numbers are.
+    """
     width = terms.shape[-1]
     while width > 1:
         half = (width + 1) // 2
         terms[..., : width - half] += terms[..., half:width]
         width = half
-    return terms[..., 0]
+    sums: Wide = terms[..., 0]
+    return sums
 
 
 def exact_norm(numbers_D: Tensor, lanes: int, depth: int) -> float:
@@ -102,18 +99,6 @@ def _lanes(squares: Sequence[Tensor]) -> Tensor:
     return tree_sum(sums)
 
 
-def pulls(vectors_PD: Tensor, v_D: Tensor, tau: float) -> tuple[Tensor, list[float]]:
-    """`Σ_i (x_i − v)·τ/max(‖x_i − v‖, τ)` and all `‖x_i − v‖`, row by row in a fixed order, in float64."""
-    center_D = v_D.detach().double()
-    residual_D, norms = torch.zeros_like(center_D), []
-    for row_D in vectors_PD.detach():
-        away_D = row_D.double() - center_D
-        norms.append(math.sqrt(float(tree_sum(away_D * away_D))))
-        away_D *= tau / max(norms[-1], tau)
-        residual_D += away_D
-    return residual_D, norms
-
-
 def differences(rows_PD: Tensor, center_D: Tensor, bounds: Sequence[int], signs_DB: Tensor) -> Differences:
     """Compare rows with a centre, span by span; `signs_DB` are the bytes of their signs, there too."""
     if rows_PD.is_cuda and signs_DB.shape[1] == 2 and (loops := _loops()) is not None:
@@ -122,7 +107,11 @@ def differences(rows_PD: Tensor, center_D: Tensor, bounds: Sequence[int], signs_
         words_D = signs_DB.view(torch.int16).view(-1)
         sums_SPK = loops.differences(rows_PD.detach(), center_D.detach(), words_D, bounds_S, longest).cpu().numpy()
         return Differences(sums_SPK[..., -2], sums_SPK[..., -1], sums_SPK[..., :-2])
-    return differences_by_torch(rows_PD, center_D, bounds, signs_DB)
+    found = [
+        _span(rows_PD[:, start:stop], center_D[start:stop], signs_DB[start:stop]) for start, stop in pairwise(bounds)
+    ]
+    squares_SP, lengths_SP, products_SPK = (torch.stack(some).cpu().numpy() for some in zip(*found, strict=True))
+    return Differences(squares_SP, lengths_SP, products_SPK)
 
 
 @lru_cache(maxsize=64)
@@ -139,15 +128,6 @@ def _loops(name: str = "triton_loops") -> Any:
         return import_module(f"troth.clip.{name}")
     except ImportError:
         return None
-
-
-def differences_by_torch(rows_PD: Tensor, center_D: Tensor, bounds: Sequence[int], signs_DB: Tensor) -> Differences:
-    """The same in PyTorch's operations."""
-    found = [
-        _span(rows_PD[:, start:stop], center_D[start:stop], signs_DB[start:stop]) for start, stop in pairwise(bounds)
-    ]
-    squares_SP, lengths_SP, products_SPK = (torch.stack(some).cpu().numpy() for some in zip(*found, strict=True))
-    return Differences(squares_SP, lengths_SP, products_SPK)
 
 
 def _span(rows_PD: Tensor, center_D: Tensor, signs_DB: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -173,11 +153,6 @@ def squared_parts(vector_D: Tensor, bounds: Sequence[int]) -> NDArray[np.float64
             loops.squared_parts(vector_D.detach(), *_spans(tuple(bounds), vector_D.device)).cpu().numpy()
         )
         return exact
-    return squared_parts_by_torch(vector_D, bounds)
-
-
-def squared_parts_by_torch(vector_D: Tensor, bounds: Sequence[int]) -> NDArray[np.float64]:
-    """The same in PyTorch's operations."""
     sums = [_wide(vector_D[start:stop]).square_().sum() for start, stop in pairwise(bounds)]
     found: NDArray[np.float64] = torch.stack(sums).cpu().numpy()
     return found
@@ -188,23 +163,18 @@ def gram(vectors_PD: Tensor, reference_D: Tensor) -> NDArray[np.float64]:
     if _in_triton(vectors_PD, reference_D) and (loops := _loops()) is not None:
         exact_PP: NDArray[np.float64] = loops.gram(vectors_PD.detach(), reference_D.detach()).cpu().numpy()
         return exact_PP
-    return gram_by_torch(vectors_PD, reference_D)
-
-
-def _in_triton(*vectors: Tensor) -> bool:
-    """Whether loops in Triton take these: few rows of float32 on a GPU, one number after the other."""
-    ready = all(v.is_cuda and v.dtype == torch.float32 and v.stride(-1) == 1 for v in vectors)
-    return ready and len(vectors[0]) <= _MOST_ROWS
-
-
-def gram_by_torch(vectors_PD: Tensor, reference_D: Tensor) -> NDArray[np.float64]:
-    """The same in PyTorch's operations."""
     gram_PP = torch.zeros(len(vectors_PD), len(vectors_PD), dtype=torch.float64, device=vectors_PD.device)
     for block in _blocks(vectors_PD):
         around_PC = torch.sub(vectors_PD[:, block].detach(), reference_D[block].detach().double())
         gram_PP += _long_products(around_PC, around_PC)
     found_PP: NDArray[np.float64] = gram_PP.cpu().numpy()
     return (found_PP + found_PP.T) / 2
+
+
+def _in_triton(*vectors: Tensor) -> bool:
+    """Whether loops in Triton take these: few rows of float32 on a GPU, one number after the other."""
+    ready = all(v.is_cuda and v.dtype == torch.float32 and v.stride(-1) == 1 for v in vectors)
+    return ready and len(vectors[0]) <= _MOST_ROWS
 
 
 def _long_products(left_PC: Tensor, right_KC: Tensor) -> Tensor:
@@ -225,13 +195,6 @@ def combine(
         value_D, sums_3 = loops.combine(vectors_PD.detach(), coefficients_P, reference_D.detach(), rest)
         lost, length, reach = sums_3.tolist()
         return value_D, lost, length, reach
-    return combine_by_torch(vectors_PD, coefficients_P, reference_D, rest)
-
-
-def combine_by_torch(
-    vectors_PD: Tensor, coefficients_P: Tensor, reference_D: Tensor, rest: float
-) -> tuple[Tensor, float, float, float]:
-    """The same in PyTorch's operations."""
     value_D = torch.empty_like(reference_D)
     sums_3 = torch.zeros(3, dtype=torch.float64, device=vectors_PD.device)
     for block in _blocks(vectors_PD):

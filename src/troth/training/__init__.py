@@ -9,6 +9,7 @@ from troth.training.optimizers import (
     Optimizer,
     Schedule,
     State,
+    make_optimizer,
     rate_at,
     warmed_up,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "Task",
     "TaskError",
     "check_pure",
+    "make_optimizer",
     "make_task",
     "rate_at",
     "warmed_up",

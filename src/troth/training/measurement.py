@@ -34,10 +34,9 @@ from troth.protocol.core.parts import Bounds, part_bounds
 from troth.protocol.step.audits import CONVICT, deviations
 from troth.protocol.wire.messages import ReportNumbers
 from troth.protocol.wire.primitives import Primitives
-from troth.specs import build, parse_spec, pick
 from troth.training.determinism import threads
 from troth.training.hardware import STRESS, GradientJob, Machine, bent_gradient, gradient_on
-from troth.training.optimizers import OPTIMIZERS, Optimizer, bound, cosine
+from troth.training.optimizers import bound, cosine, make_optimizer
 from troth.training.problem import Problem
 from troth.training.task import Task, TaskError
 
@@ -343,9 +342,7 @@ def _usual_norms(norms_PP: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _training(problem: Problem, peers: int, steps: int) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Steps, parameters and gradients of a run without liars, in which the mean is good enough."""
-    name, options = parse_spec(problem.task.optimizer)
-    unbound: Optimizer = build(pick(OPTIMIZERS, name, "optimizer"), options, problem.task.optimizer)
-    optimizer = bound(unbound, problem.layout)
+    optimizer = bound(make_optimizer(problem.task.optimizer), problem.layout)
     rates = cosine(problem.task.rate, max(steps, 1))
     parameters_D = problem.initial(0)
     state = optimizer.start(parameters_D)

@@ -14,12 +14,13 @@ of the aggregate, over the floor, times the rate: in proportion to the lie, as S
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from math import prod
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from troth.clip import kernels
 from troth.clip.exact import DEPTH, LANES, exact_norm
+from troth.specs import build, parse_spec, pick
 from troth.training.weights import Layout
 
 # D coordinates, T tensors of the model
@@ -50,44 +52,35 @@ class OptimizerStep(NamedTuple):
     factor: float
 
 
-class Optimizer(Protocol):
-    def start(self, parameters_D: Tensor) -> State:
-        """The state before the first step."""
-
-    def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
-        """New parameters and new state; the old ones stay as they were."""
-
-    def step(
-        self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = ...
-    ) -> OptimizerStep:
-        """The same; `shorten` gives the factor of the step, from its length."""
-
-    def least_limit(self, gradient_D: Tensor) -> float:
-        """The least limit that a step may have, whatever was usual: or a model that stood still would never move again."""
-
-
 def _as_it_is(_length: float) -> float:
     return 1.0
 
 
-class _Stepping:
-    """What the optimizers have in common."""
+class Optimizer(ABC):
+    """A rule for the next parameters."""
 
+    @abstractmethod
+    def start(self, parameters_D: Tensor) -> State:
+        """The state before the first step."""
+
+    @abstractmethod
     def step(
         self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = _as_it_is
     ) -> OptimizerStep:
-        raise NotImplementedError
+        """New parameters and state; the old ones stay as they were. `shorten` gives the factor of the step from its length."""
 
     def update(self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float) -> tuple[Tensor, State]:
+        """The same, for a step that nothing shortens."""
         moved = self.step(parameters_D, gradient_D, state, rate)
         return moved.parameters_D, moved.state
 
     def least_limit(self, gradient_D: Tensor) -> float:
+        """The least limit that a step may have, whatever was usual: or a model that stood still would never move again."""
         return _LEAST_OF_ONES * math.sqrt(len(gradient_D))
 
 
 @dataclass(frozen=True)
-class SGD(_Stepping):
+class SGD(Optimizer):
     """`x ← x − rate·(g + weight_decay·x)`, with momentum as in PyTorch: `b ← momentum·b + g`."""
 
     momentum: float = 0.9
@@ -148,7 +141,7 @@ class _Moments(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AdamW(_Stepping):
+class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019), in PyTorch's formulation, but for floors under its
     denominators (SPEC U7): `max(√v̂, floor·rms of its tensor, model_floor·rms of the model) + ε`.
 
@@ -249,7 +242,7 @@ class AdamW(_Stepping):
 
 
 @dataclass(frozen=True)
-class LAMB(_Stepping):
+class LAMB(AdamW):
     """Adam's step for every tensor, scaled to the length of that tensor (You et al. 2020): large batches stay stable.
 
     `u = m̂/(√v̂ + ε) + weight_decay·x`, `x ← x − rate·min(10, ‖x‖/‖u‖)·u′`, where `u′` is `u` with AdamW's floors. Were the
@@ -257,34 +250,17 @@ class LAMB(_Stepping):
     decay nor scaling, as is usual. `bound` says where tensors begin; before, the whole vector counts as one.
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.999
     epsilon: float = 1e-6
-    weight_decay: float = 0.01
-    floor: float = 0.3
-    model_floor: float = 0.03
-    layout: Layout | None = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._adam.__post_init__()
-
-    @property
-    def _adam(self) -> AdamW:
-        options = self.beta1, self.beta2, self.epsilon, self.weight_decay, self.floor, self.model_floor
-        return _with_layout(AdamW(*options), self.layout)
-
-    def start(self, parameters_D: Tensor) -> State:
-        return self._adam.start(parameters_D)
 
     def step(
         self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = _as_it_is
     ) -> OptimizerStep:
-        adam, tensors = self._adam, _tensors(self.layout, len(parameters_D))
-        moments = adam.moments(gradient_D, state, tensors)
+        tensors = _tensors(self.layout, len(parameters_D))
+        moments = self.moments(gradient_D, state, tensors)
         step_D, trusts = torch.empty_like(parameters_D), list[float]()
         for (at, scaled), floor in zip(tensors, moments.floors_T, strict=True):
             trusts.append(self._trust(parameters_D[at], moments, at, out=step_D[at]) if scaled else 1.0)
-            adam.direction(moments, at, floor, out=step_D[at])
+            self.direction(moments, at, floor, out=step_D[at])
             if scaled:
                 self._decay(parameters_D[at], step_D[at])
         lengths = [trust * exact_norm(step_D[at]) for trust, (at, _) in zip(trusts, tensors, strict=True)]
@@ -298,7 +274,7 @@ class LAMB(_Stepping):
 
     def _trust(self, parameters_D: Tensor, moments: _Moments, tensor: slice, out: Tensor) -> float:
         """`‖x‖/‖u‖` of one tensor, with `u` as it is without floors, which is left in `out`."""
-        self._adam.direction(moments, tensor, 0.0, out=out)
+        self.direction(moments, tensor, 0.0, out=out)
         self._decay(parameters_D, out)
         length, of_step = exact_norm(parameters_D), exact_norm(out)
         return min(_MOST_TRUST, length / of_step) if length > 0 and of_step > 0 else 1.0
@@ -312,17 +288,16 @@ class LAMB(_Stepping):
 OPTIMIZERS: dict[str, type[SGD] | type[AdamW] | type[LAMB]] = {"sgd": SGD, "adamw": AdamW, "lamb": LAMB}
 
 
+def make_optimizer(spec: str) -> Optimizer:
+    """`sgd`, or `adamw:beta2=0.99`."""
+    name, options = parse_spec(spec)
+    return build(pick(OPTIMIZERS, name, "optimizer"), options, spec)
+
+
 def bound(optimizer: Optimizer, layout: Layout) -> Optimizer:
     """The optimizer for a model with this layout: AdamW and LAMB treat every tensor on its own."""
-    if isinstance(optimizer, AdamW):
-        return _with_layout(optimizer, layout)
-    return _with_layout(optimizer, layout) if isinstance(optimizer, LAMB) else optimizer
-
-
-_A = TypeVar("_A", AdamW, LAMB)
-
-
-def _with_layout(optimizer: _A, layout: Layout | None) -> _A:
+    if not isinstance(optimizer, AdamW):
+        return optimizer
     own = copy(optimizer)
     object.__setattr__(own, "layout", layout)
     return own

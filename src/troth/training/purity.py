@@ -11,10 +11,9 @@ from torch import Tensor
 
 from troth.crypto import derive
 from troth.errors import OperatorError
-from troth.specs import build, parse_spec, pick
 from troth.training import determinism
 from troth.training.determinism import operation_without_version, threads
-from troth.training.optimizers import OPTIMIZERS
+from troth.training.optimizers import make_optimizer
 from troth.training.problem import Problem
 from troth.training.random_answers import disturb, without_chance
 from troth.training.task import Batch, Task, TaskError
@@ -39,9 +38,8 @@ def check_pure(task: Task, problem: Problem | None = None) -> None:
 
 def _check_defaults(task: Task) -> None:
     """Numbers and names that a task suggests."""
-    name, options = parse_spec(task.optimizer)
     try:
-        build(pick(OPTIMIZERS, name, "optimizer"), options, task.optimizer)
+        make_optimizer(task.optimizer)
     except OperatorError as error:
         raise TaskError(f"Task.optimizer: {error}") from error
     for field, value in (("rate", task.rate), ("tau", task.tau)):

@@ -45,8 +45,8 @@ from troth.protocol.core.roster import Away, Roster, moves_with
 from troth.protocol.core.run import Parameters, Run, RunError
 from troth.protocol.core.state import State
 from troth.protocol.wire.primitives import Primitives
-from troth.specs import build, file_of, parse_spec, pick
-from troth.training import OPTIMIZERS, SCHEDULES, Optimizer, Problem, Schedule, Task, make_task, warmed_up
+from troth.specs import file_of
+from troth.training import SCHEDULES, Optimizer, Problem, Schedule, Task, make_optimizer, make_task, warmed_up
 from troth.training.fingerprint import code_file
 from troth.training.work import Training, TrainingWork
 
@@ -408,8 +408,7 @@ class Manifest:
         return derive(self.seed, "model")
 
     def make_optimizer(self) -> Optimizer:
-        name, options = parse_spec(self.optimizer)
-        return build(pick(OPTIMIZERS, name, "optimizer"), options, self.optimizer)
+        return make_optimizer(self.optimizer)
 
     def rates(self) -> Schedule:
         return warmed_up(SCHEDULES[self.schedule](self.rate, self.steps), self.warmup)

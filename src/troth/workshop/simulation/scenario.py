@@ -29,8 +29,8 @@ from troth.options import (
 )
 from troth.plugins import PluginKind, blamed, find, in_one_line, made, name_of
 from troth.protocol.core.run import most_byzantine
-from troth.specs import ALSO, SpecError, build, convert_options, file_of, parse_spec, pick
-from troth.training import OPTIMIZERS, SCHEDULES, TASKS, Optimizer, Schedule, Task, make_task, warmed_up
+from troth.specs import ALSO, SpecError, convert_options, file_of, parse_spec, pick
+from troth.training import SCHEDULES, TASKS, Optimizer, Schedule, Task, make_optimizer, make_task, warmed_up
 from troth.training.fingerprint import code_digest
 from troth.training.hardware import MachineSpec, make_machines
 from troth.training.metrics import Metric, check_metrics, make_metric
@@ -391,8 +391,7 @@ class Scenario:
 
     def make_optimizer(self) -> Optimizer:
         assert self.optimizer is not None, "resolve the scenario first"
-        name, options = parse_spec(self.optimizer)
-        return build(pick(OPTIMIZERS, name, "optimizer"), options, self.optimizer)
+        return make_optimizer(self.optimizer)
 
     def rates(self) -> Schedule:
         assert self.rate is not None, "resolve the scenario first"
