@@ -4,7 +4,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,12 +70,18 @@ def chaos(
 
     Example: troth chaos --seeds 0..200
     """
-    _check_options(seed, plan, drawn=drawn, trace=trace, minutes=minutes, steps=steps)
-    least, most = _range(peers, "--peers", single=True)
+    if plan is not None and seed is not None:
+        raise ChaosError("--plan and --seed each say which world: leave one of them out")
+    if drawn and plan is None:
+        raise ChaosError("--drawn needs --plan: which world?")
+    if trace and seed is None and plan is None:
+        raise ChaosError("--trace needs --seed or --plan: which world?")
+    if minutes is not None and not (0 < minutes < math.inf):
+        raise ChaosError(f"--minutes must be above 0, got {minutes}")
+    worlds = _Worlds(draw, peers, steps)
     first, last = _range(seeds, "--seeds")
     if out is not None and out.exists() and not out.is_dir():
         raise ChaosError(f"--out {out} is a file: choose a folder")
-    worlds = _Worlds(draw, peers, least, most, steps)
     try:
         if plan is not None:
             broken = _play_again(plan, drawn=drawn, trace=trace)
@@ -96,8 +102,6 @@ class _Worlds:
 
     draw: str
     peers: str
-    least_peers: int
-    most_peers: int
     steps: int
 
     def __post_init__(self) -> None:
@@ -105,14 +109,21 @@ class _Worlds:
         from troth.workshop.chaos.draws import DRAWS
         from troth.workshop.chaos.plan_file import MOST_PEERS
 
-        if self.least_peers < 1 or self.most_peers > MOST_PEERS:
+        least, most = self._least_and_most()
+        if least < 1 or most > MOST_PEERS:
             raise ChaosError(f"--peers must be from 1 to {MOST_PEERS}, got {self.peers}")
+        if self.steps < 1:
+            raise ChaosError(f"--steps must be at least 1, got {self.steps}")
         pick(DRAWS, self.draw, "draw")
+
+    def _least_and_most(self) -> tuple[int, int]:
+        return _range(self.peers, "--peers", single=True)
 
     def plan(self, seed: int) -> "Plan":
         from troth.workshop.chaos.draws import DRAWS
 
-        return DRAWS[self.draw](seed, least_peers=self.least_peers, most_peers=self.most_peers, steps=self.steps)
+        least, most = self._least_and_most()
+        return DRAWS[self.draw](seed, least_peers=least, most_peers=most, steps=self.steps)
 
     def replay(self, seed: int) -> str:
         """Command that plays one of these worlds again."""
@@ -120,27 +131,10 @@ class _Worlds:
         return f"troth chaos --seed {seed} --peers {self.peers} --steps {self.steps}{draw} --trace"
 
 
-def _check_options(
-    seed: int | None, plan: Path | None, *, drawn: bool, trace: bool, minutes: float | None, steps: int
-) -> None:
-    if plan is not None and seed is not None:
-        raise ChaosError("--plan and --seed each say which world: leave one of them out")
-    if drawn and plan is None:
-        raise ChaosError("--drawn needs --plan: which world?")
-    if trace and seed is None and plan is None:
-        raise ChaosError("--trace needs --seed or --plan: which world?")
-    if minutes is not None and not (0 < minutes < math.inf):
-        raise ChaosError(f"--minutes must be above 0, got {minutes}")
-    if steps < 1:
-        raise ChaosError(f"--steps must be at least 1, got {steps}")
-
-
 def _range(text: str, option: str, *, single: bool = False) -> tuple[int, int]:
-    match = re.fullmatch(r"([0-9]+)\.\.([0-9]+)", text)
+    match = re.fullmatch(r"([0-9]+)\.\.([0-9]+)", f"{text}..{text}" if single and text.isdecimal() else text)
     if match and int(match[1]) <= int(match[2]):
         return int(match[1]), int(match[2])
-    if single and re.fullmatch("[0-9]+", text):
-        return int(text), int(text)
     raise ChaosError(f"{option} is {'a number, or ' if single else ''}A..B with A ≤ B, got '{text}'")
 
 
@@ -162,9 +156,7 @@ def _seed(worlds: _Worlds, seed: int, folder: Path, *, trace: bool, smaller: boo
     plan = worlds.plan(seed)
     broken = _one(plan, trace=trace)
     if broken:
-        _Findings(folder, WorldVerdict(plan.seed, str(plan), broken), plan, worlds.replay(plan.seed)).save(
-            smaller=smaller
-        )
+        _Findings(folder, WorldVerdict(seed, str(plan), broken), plan, worlds.replay(seed)).save(smaller=smaller)
     return bool(broken)
 
 
@@ -244,9 +236,9 @@ def _many(worlds: _Worlds, seeds: range, out: Path, minutes: float | None, *, sm
     result = f"{len(broken)} of {done} worlds broke a promise" if broken else f"no promise was broken in {done} worlds"
     typer.echo(result + rest)
     for verdict in sorted(broken, key=lambda verdict: verdict.seed)[:_MOST_SHRUNK]:
-        folder, plan = out / f"chaos-{verdict.seed}", worlds.plan(verdict.seed)
+        seed = verdict.seed
         try:
-            findings = _Findings(folder, verdict, plan, worlds.replay(verdict.seed))
+            findings = _Findings(out / f"chaos-{seed}", verdict, worlds.plan(seed), worlds.replay(seed))
             findings.save(smaller=smaller, closer=not interrupted)
         except OutputError as error:
             typer.echo(
@@ -272,16 +264,11 @@ def _verdicts(worlds: _Worlds, seeds: range, minutes: float | None) -> "Generato
             yield verdict  # first of all: what is shown was counted, whenever somebody interrupts
             if verdict.broken:
                 broken += 1
-                _say_broken(verdict, worlds.replay(verdict.seed), tally.say)
+                tally.say(f"seed {verdict.seed} broke a promise: {verdict.plan}")
+                for text in (*verdict.broken, f"replay: {worlds.replay(verdict.seed)}"):
+                    tally.say(f"  {text}")
             pace = 60 * done / (time.monotonic() - tally.began)
             tally.show(done, f"{done} of {len(seeds)} worlds, {broken} broken, {pace:.0f} a minute")
-
-
-def _say_broken(verdict: "WorldVerdict", replay: str, say: Callable[[str], None]) -> None:
-    say(f"seed {verdict.seed} broke a promise: {verdict.plan}")
-    for text in verdict.broken:
-        say(f"  {text}")
-    say(f"  replay: {replay}")
 
 
 # Findings of a world that broke
