@@ -95,7 +95,22 @@ def lock_folder(folder: Path) -> Lock | None:
 
 
 class OutputError(OperatorError):
-    """An output folder that cannot be used; the message says why."""
+    """An output file or folder that cannot be used; the message says why."""
+
+
+def check_free(path: Path, *, overwrite: bool) -> None:
+    """Refuse a file that is there, unless it may be replaced; to be asked before hours of work."""
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path} exists already: choose another `out`, or `overwrite`")
+
+
+@contextmanager
+def writing(path: Path, way_out: str = "choose another `out`") -> Iterator[None]:
+    """Name the file that could not be written inside, and the way out."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}; {way_out}") from error
 
 
 def claim(folder: Path, config: dict[str, Any], *, overwrite: bool) -> Path:

@@ -16,7 +16,8 @@ import pytest
 
 from tests.cli.conftest import Troth
 from tests.watch.made_events import began, stepped, whole_run, write
-from troth.cli.watch import TargetError, run_folder
+from troth.cli.watch import run_folder
+from troth.errors import OperatorError
 from troth.events.file import EVENTS, write_status
 from troth.events.kinds import Ended, Status
 
@@ -50,7 +51,7 @@ def test_a_folder_is_itself(tmp_path: Path) -> None:
 def test_a_folder_of_several_runs_is_a_mistake(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write(tmp_path / name, began())
-    with pytest.raises(TargetError, match=r"several runs: name .*one, .*two"):
+    with pytest.raises(OperatorError, match=r"several runs: name .*one, .*two"):
         run_folder(tmp_path)
 
 
@@ -285,4 +286,5 @@ def test_reports_that_cannot_be(troth: Troth, tmp_path: Path) -> None:
     assert "no events yet" in troth("report", "a").err
     write(tmp_path / "a", *whole_run(1))
     assert "is a folder" in troth("report", "a", "--out", "a").err
-    assert "cannot write --out nowhere/x.html" in troth("report", "a", "--out", "nowhere/x.html").err
+    refused = "cannot write nowhere/x.html: No such file or directory; choose another --out"
+    assert refused in troth("report", "a", "--out", "nowhere/x.html").err

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from troth.cli.fields import with_options
+from troth.cli.fields import UsageError, with_options
 from troth.cli.progress import Tally
-from troth.errors import OperatorError
 from troth.files import OutputError, claim, write_text
 
 if TYPE_CHECKING:
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 _MOST_SHRUNK = 3  # of many worlds: the others most likely broke in the same way
-
-
-class ChaosError(OperatorError):
-    """Options that no chaos can be drawn from."""
 
 
 def chaos(
@@ -71,17 +66,17 @@ def chaos(
     Example: troth chaos --seeds 0..200
     """
     if plan is not None and seed is not None:
-        raise ChaosError("--plan and --seed each say which world: leave one of them out")
+        raise UsageError("--plan and --seed each say which world: leave one of them out")
     if drawn and plan is None:
-        raise ChaosError("--drawn needs --plan: which world?")
+        raise UsageError("--drawn needs --plan: which world?")
     if trace and seed is None and plan is None:
-        raise ChaosError("--trace needs --seed or --plan: which world?")
+        raise UsageError("--trace needs --seed or --plan: which world?")
     if minutes is not None and not (0 < minutes < math.inf):
-        raise ChaosError(f"--minutes must be above 0, got {minutes}")
+        raise UsageError(f"--minutes must be above 0, got {minutes}")
     worlds = _Worlds(draw, peers, steps)
     first, last = _range(seeds, "--seeds")
     if out is not None and out.exists() and not out.is_dir():
-        raise ChaosError(f"--out {out} is a file: choose a folder")
+        raise UsageError(f"--out {out} is a file: choose a folder")
     try:
         if plan is not None:
             broken = _play_again(plan, drawn=drawn, trace=trace)
@@ -111,9 +106,9 @@ class _Worlds:
 
         least, most = self._least_and_most()
         if least < 1 or most > MOST_PEERS:
-            raise ChaosError(f"--peers must be from 1 to {MOST_PEERS}, got {self.peers}")
+            raise UsageError(f"--peers must be from 1 to {MOST_PEERS}, got {self.peers}")
         if self.steps < 1:
-            raise ChaosError(f"--steps must be at least 1, got {self.steps}")
+            raise UsageError(f"--steps must be at least 1, got {self.steps}")
         pick(DRAWS, self.draw, "draw")
 
     def _least_and_most(self) -> tuple[int, int]:
@@ -135,7 +130,7 @@ def _range(text: str, option: str, *, single: bool = False) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]+)\.\.([0-9]+)", f"{text}..{text}" if single and text.isdecimal() else text)
     if match and int(match[1]) <= int(match[2]):
         return int(match[1]), int(match[2])
-    raise ChaosError(f"{option} is {'a number, or ' if single else ''}A..B with A ≤ B, got '{text}'")
+    raise UsageError(f"{option} is {'a number, or ' if single else ''}A..B with A ≤ B, got '{text}'")
 
 
 # One world
@@ -150,7 +145,7 @@ def _play_again(path: Path, *, drawn: bool, trace: bool) -> bool:
 
 def _seed(worlds: _Worlds, seed: int, folder: Path, *, trace: bool, smaller: bool) -> bool:
     if folder.exists() and not folder.is_dir():
-        raise ChaosError(f"{folder} is a file, and a folder of that name is for what broke: choose another with --out")
+        raise UsageError(f"{folder} is a file, and a folder of that name is for what broke: choose another with --out")
     from troth.workshop.chaos.judge import WorldVerdict
 
     plan = worlds.plan(seed)

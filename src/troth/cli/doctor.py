@@ -4,17 +4,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from troth.errors import OperatorError
+from troth.cli.fields import UsageError
 
 if TYPE_CHECKING:
     from troth.training.measurement import Measurement, Spread
 
 _MOST_PEERS = 1024
 _MOST = 0.01  # h above which liars may hide more than a twentieth of a gradient, for ever: one class is better then
-
-
-class DoctorError(OperatorError):
-    """Options with which nothing can be measured."""
 
 
 def doctor(
@@ -49,7 +45,7 @@ def doctor(
 
     use_threads(threads)
     if not 2 <= peers <= _MOST_PEERS:
-        raise DoctorError(f"--peers must be from 2 to {_MOST_PEERS}, got {peers}")
+        raise UsageError(f"--peers must be from 2 to {_MOST_PEERS}, got {peers}")
     _check_device(device)
     chosen = make_task(task)
     steps = chosen.steps if steps is None else steps
@@ -79,9 +75,9 @@ def _check_device(device: str) -> None:
     import torch
 
     if device not in ("cpu", "cuda"):
-        raise DoctorError(f"--device is cpu or cuda, got '{device}'")
+        raise UsageError(f"--device is cpu or cuda, got '{device}'")
     if device == "cuda" and not torch.cuda.is_available():
-        raise DoctorError("--device cuda: PyTorch sees no CUDA device here")
+        raise UsageError("--device cuda: PyTorch sees no CUDA device here")
 
 
 def _as_json(facts: dict[str, Any], found: "Measurement") -> str:

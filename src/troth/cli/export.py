@@ -5,17 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from troth.cli.fields import Trust, agree
+from troth.cli.fields import Trust, UsageError, agree
 from troth.cli.progress import telling
-from troth.errors import OperatorError
-from troth.files import write_text
+from troth.files import check_free, write_text, writing
 
 if TYPE_CHECKING:
     from troth.crypto import Digest
-
-
-class ExportError(OperatorError):
-    """A model that cannot be written; the message names the way out."""
 
 
 def export(
@@ -38,10 +33,9 @@ def export(
 
     Example: troth export runs/digits-1a2b3c4d --run run.toml --evaluate
     """
-    if out.exists() and not overwrite:
-        raise ExportError(f"{out} exists already: choose another --out, or --overwrite")
+    check_free(out, overwrite=overwrite)
     if not place.exists():
-        raise ExportError(f"{place} is not there: name a peer's folder, or one of its checkpoints")
+        raise UsageError(f"{place} is not there: name a peer's folder, or one of its checkpoints")
 
     with telling("loading PyTorch"):
         from troth.events.phrases import metrics_in_words
@@ -61,14 +55,12 @@ def export(
         now("making the complete state_dict")
         complete = problem.state_dict(found.training.parameters_D)
     beside = out.with_suffix(".json")
-    if certificate is not None and beside.exists() and not overwrite:
-        raise ExportError(f"{beside} exists already: choose another --out, or --overwrite")
-    try:
+    if certificate is not None:
+        check_free(beside, overwrite=overwrite)
+    with writing(out):
         write_model(out, complete)
         if certificate is not None and out.suffix == ".safetensors":
             write_text(beside, certificate)
-    except OSError as error:
-        raise ExportError(f"cannot write {out}: {error.strerror}; choose another --out") from error
     before = "" if found.step is None else f", before step {found.step}"
     typer.echo(f"Wrote {out}: the model in {found.path.name}{before}")
     if evaluate:
@@ -102,7 +94,7 @@ def invite(
 
 
 def _certificate(place: Path, run: "Digest", state: "Digest", found: Path) -> str | None:
-    """The peer's own `model.json`, if it proves that the run ended with this state (SPEC E4). Raises `ExportError` if it ended
+    """The peer's own `model.json`, if it proves that the run ended with this state (SPEC E4). Raises `UsageError` if it ended
     with another, and a person named the folder: the newest checkpoint is not there any more."""
     from troth.api.verify import read_text
     from troth.evidence.file_format import UnprovedError
@@ -115,7 +107,7 @@ def _certificate(place: Path, run: "Digest", state: "Digest", found: Path) -> st
     except (OSError, UnprovedError):
         return None
     if ended != state and place.is_dir():
-        raise ExportError(
+        raise UsageError(
             f"{found} is older than the end of the run, and newer ones are not there any more: name another member's folder, or "
             f"that file if you want it"
         )

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from troth.network.manifest.manifest import Manifest
 
 
+class UsageError(OperatorError):
+    """Options, files or folders that a command cannot use; the message says why, and names the way out."""
+
+
 class Command(TyperCommand):
     """A command whose errors name its options: the library has fields in backticks, and `metrics_port` is --metrics-port here."""
 

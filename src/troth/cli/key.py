@@ -6,7 +6,10 @@ from typing import Annotated
 import typer
 
 from troth.api.new import PublicKeys, load_identity, public_keys, public_path, read_key_file, record_key_path
-from troth.errors import OperatorError
+from troth.cli.fields import UsageError
+from troth.files import writing
+
+_ELSEWHERE = "choose another place"
 
 key = typer.Typer(
     help="Make, show and keep the key that you take part with.",
@@ -14,10 +17,6 @@ key = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-
-
-class KeyCommandError(OperatorError):
-    """A key that is not there, or cannot be written where it was asked to go."""
 
 
 @key.callback(invoke_without_command=True)
@@ -39,13 +38,11 @@ def new(path: Annotated[Path, typer.Argument(help="Where to keep the private key
 
     public = public_path(path)
     if public.exists():
-        raise KeyCommandError(f"{public} exists already: choose another name for the key")
+        raise UsageError(f"{public} exists already: choose another name for the key")
     identity = Identity.generate()
-    try:
+    with writing(path, _ELSEWHERE):
         identity.save(path)
         public.write_text(identity.peer.hex() + "\n", encoding="ascii")
-    except OSError as error:
-        raise KeyCommandError(f"cannot write {error.filename or path}: {error.strerror}") from error
     typer.echo(f"Wrote {path} (private: it never leaves this machine) and {public} (for everybody to see).")
     _print_public(PublicKeys(identity.peer))
     typer.echo(f"\nNext: send {public} to whoever writes the manifest, and keep a copy: troth key backup {path} COPY")
@@ -79,14 +76,11 @@ def records(path: Annotated[Path, typer.Argument(help="Your private key.")]) -> 
     me, place, public = load_identity(path), record_key_path(path), public_path(path)
     made = Identity.generate()
     try:
-        made.save(place)
-        public.write_text(f"{PublicKeys(me.peer, made.peer)}\n", encoding="ascii")
+        with writing(place, _ELSEWHERE):
+            made.save(place)
+            public.write_text(f"{PublicKeys(me.peer, made.peer)}\n", encoding="ascii")
     except KeyFileError as error:
-        raise KeyCommandError(
-            f"{place} is there already, for a run that has not begun: use it, or remove it"
-        ) from error
-    except OSError as error:
-        raise KeyCommandError(f"cannot write {error.filename or place}: {error.strerror}") from error
+        raise UsageError(f"{place} is there already, for a run that has not begun: use it, or remove it") from error
     typer.echo(f"Wrote {place} (private; 'troth join --identity {path}' uses it, and erases it) and {public}.")
     _print_public(PublicKeys(me.peer, made.peer))
     typer.echo(f"\nNext: send {public} to whoever writes the manifest. It is good for one run.")
@@ -105,12 +99,10 @@ def backup(
     Example: troth key backup me.key /media/stick/me.key
     """
     identity = load_identity(path)
-    try:
+    with writing(copy, _ELSEWHERE):
         identity.save(copy)
-    except OSError as error:
-        raise KeyCommandError(f"cannot write {error.filename or copy}: {error.strerror}") from error
     if load_identity(copy).peer != identity.peer:
-        raise KeyCommandError(f"{copy} does not read back as the same key: that disk cannot be trusted, try another")
+        raise UsageError(f"{copy} does not read back as the same key: that disk cannot be trusted, try another")
     typer.echo(f"Wrote {copy} and read it back: the same key, {identity.peer.hex()[:8]}.")
     typer.echo("Never let both take part at once: two peers with one key contradict each other, and that is banned.")
 

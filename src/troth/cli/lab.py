@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from troth.cli.fields import Command
-from troth.errors import OperatorError, printable
+from troth.cli.fields import Command, UsageError
+from troth.errors import printable
 
 if TYPE_CHECKING:
     from troth.workshop.lab.results import Store
@@ -86,10 +86,6 @@ def report(
 _SHOWN = 5  # failed runs that are named in the end
 
 
-class LabError(OperatorError):
-    """An option of the lab that cannot be used."""
-
-
 def run(
     sweep: Annotated[str, typer.Argument(help="A sweep's file, or the name of one that comes with Troth.")],
     out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: results/<name>.")] = None,
@@ -138,14 +134,14 @@ def _labels(only: list[str]) -> dict[str, list[str]]:
     for text in only:
         axis, equals, label = text.partition("=")
         if not equals:
-            raise LabError(f"--only takes axis=label, got '{text}'")
+            raise UsageError(f"--only takes axis=label, got '{text}'")
         wanted.setdefault(axis.strip(), []).append(label.strip())
     return wanted
 
 
 def _at_once(workers: int | None, plan: "SweepPlan") -> int:
     if workers is not None and workers < 1:
-        raise LabError(f"--workers must be at least 1, got {workers}")
+        raise UsageError(f"--workers must be at least 1, got {workers}")
     on_gpu = any(cell.config.get("device") == "cuda" for cell in plan.cells)
     return workers or (1 if on_gpu else os.cpu_count() or 1)
 
@@ -156,7 +152,7 @@ def _engine(name: str, address: str | None) -> "Callable[..., Results]":
 
     chosen = pick(ENGINES, name, "engine")
     if address is not None and name != "ray":
-        raise LabError("--ray-address is for --engine ray")
+        raise UsageError("--ray-address is for --engine ray")
     return chosen if address is None else partial(chosen, address=address)
 
 
@@ -176,7 +172,7 @@ def _run(
     from troth.workshop.lab.sweep import in_words
 
     if minutes is not None and minutes <= 0:
-        raise LabError(f"--minutes must be positive, got {minutes:g}")
+        raise UsageError(f"--minutes must be positive, got {minutes:g}")
     labels = {cell.job.key: cell.labels for cell in wanted.cells}
     with Tally(sweep.name, len(wanted.jobs()), minutes=minutes) as tally:
 

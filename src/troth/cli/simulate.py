@@ -8,21 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from troth.api.steps import use_threads
-from troth.cli.fields import Threads, takes
+from troth.cli.fields import Threads, UsageError, takes
 from troth.cli.progress import Live, Rows, caught_row, print_rows, training_rows
 from troth.cli.watch import HOST, Page, PageHost, PageOptions, PagePort
-from troth.errors import OperatorError
 from troth.evidence.file_format import RunSummary, slug
 from troth.files import claimed
 from troth.specs import file_of
 from troth.training.weights import write_model
 from troth.workshop.lab.results import MODEL, EventWriter, save_results
 from troth.workshop.simulation import Scenario, Started, StepReport, start
-
-
-class SimulateError(OperatorError):
-    """An option of the command that makes no sense; the message names it."""
-
 
 _UNUSED_SHARDS = (
     "none: under troth all peers draw from all data, so that each can recompute what another did; "
@@ -60,7 +54,7 @@ def simulate(
     Example: troth simulate --byzantine 7 --attack sign-flip
     """
     if checkpoint_every is not None and checkpoint_every < 1:
-        raise SimulateError(f"--checkpoint-every must be at least 1, got {checkpoint_every}")
+        raise UsageError(f"--checkpoint-every must be at least 1, got {checkpoint_every}")
     with redirect_stdout(sys.stderr):
         use_threads(threads)
         run = start(Scenario(**options))

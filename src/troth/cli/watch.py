@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from troth.cli.fields import with_options
+from troth.cli.fields import UsageError, with_options
 from troth.errors import OperatorError, printable
 from troth.events.file import EVENTS, first_event, stream_in
 from troth.events.kinds import Began
@@ -203,10 +203,6 @@ def stay_up(address: str) -> None:
 REPORT = "report.html"
 
 
-class ReportError(OperatorError):
-    """A report that cannot be made, or not there; the message says why."""
-
-
 def report(
     run: Annotated[
         Path, typer.Argument(help="A run's folder; or a run.toml, for the folder in ./runs that takes part in it.")
@@ -221,21 +217,18 @@ def report(
     It has everything that 'troth watch' shows at this moment, names and reasons of all peers included, and no evidence files.
     """
 
-    from troth.files import write_text
+    from troth.files import check_free, write_text, writing
 
     folder = folder_with_events(run)
     path = out or folder.path / REPORT
     if path.is_dir():
-        raise ReportError(f"--out {path} is a folder: name a file in it")
-    if path.exists() and not overwrite:
-        raise ReportError(f"{path} is there already: choose another with --out, or add --overwrite")
+        raise UsageError(f"--out {path} is a folder: name a file in it")
+    check_free(path, overwrite=overwrite)
     from troth.watch.bundle import bundle
 
     lines = _lines(folder.path)
-    try:
+    with writing(path):
         write_text(path, bundle(lines))
-    except OSError as error:
-        raise ReportError(f"cannot write --out {path}: {error.strerror}; choose another") from error
     typer.echo(f"{path} ({_size(path.stat().st_size)}, {len(lines):,} events): open it in a browser, or send it")
 
 
@@ -252,7 +245,7 @@ def _lines(folder: Path) -> list[bytes]:
     skipped = tail.skipped
     tail.close()
     if not lines:
-        raise ReportError(f"{folder} has no events yet: nothing to report")
+        raise UsageError(f"{folder} has no events yet: nothing to report")
     if skipped:
         typer.echo(f"{skipped} lines of {stream_in(folder)} are no events, and are left out", err=True)
     return lines
@@ -274,10 +267,6 @@ def _size(count: int) -> str:
 
 
 # `troth status`: how members do, for people and for scripts.
-
-
-class StatusError(OperatorError):
-    """Nothing to say about a folder; the message says why."""
 
 
 def status(
@@ -308,10 +297,10 @@ def status(
     for folder in given:
         here = list(healths(folder))
         if not here and folders:
-            raise StatusError(f"{folder.path}: no status.json and no events; is this a run's folder, and has it begun?")
+            raise UsageError(f"{folder.path}: no status.json and no events; is this a run's folder, and has it begun?")
         found += here
     if not found:
-        raise StatusError(f"no run in {RUNS}/: name a folder")
+        raise UsageError(f"no run in {RUNS}/: name a folder")
     for one in found:
         typer.echo(_as_json(one) if json else one.line())
     if not all(one.well for one in found):
@@ -332,16 +321,12 @@ RUNS = Path("runs")
 _MOST_NAMED = 5
 
 
-class TargetError(OperatorError):
-    """Nothing to look at there; the message says what to do."""
-
-
 def run_folder(given: Path) -> RunFolder:
     """The folder itself, or the one in which this machine takes part in the manifest's run."""
     if given.is_dir():
         return RunFolder(_only_one(given))
     if not given.exists():
-        raise TargetError(f"{given}: there is no such folder or manifest")
+        raise UsageError(f"{given}: there is no such folder or manifest")
     if (given.parent / EVENTS).exists():  # beside the manifest: a swarm's folder
         return RunFolder(given.parent)
     from troth.network.manifest.manifest import Manifest
@@ -352,18 +337,18 @@ def run_folder(given: Path) -> RunFolder:
         typer.echo(f"{given} is the run in {found[0]}", err=True)
         return RunFolder(found[0])
     if not found:
-        raise TargetError(
+        raise UsageError(
             f"{given}: no folder in {RUNS}/ belongs to this run {run[:16]}; name the folder that 'troth join' was given "
             "(--folder), or join first"
         )
-    raise TargetError(f"{given}: several folders belong to this run: {_names(found)}; name one of them")
+    raise UsageError(f"{given}: several folders belong to this run: {_names(found)}; name one of them")
 
 
 def folder_with_events(given: Path) -> RunFolder:
     """The same; refuses a folder whose run has begun and left no events, where viewers would wait for ever."""
     folder = run_folder(given)
     if not stream_in(folder.path).exists() and any(folder.path.glob("journal/steps-*")):
-        raise TargetError(
+        raise UsageError(
             f"{folder.path} has a journal, and {EVENTS} is gone: begin it again with 'troth join', look at another member's "
             "folder, or check the journal itself with 'troth audit'"
         )
@@ -388,7 +373,7 @@ def _only_one(folder: Path) -> Path:
     below = [one for one in _folders(folder) if (one / EVENTS).exists()]
     if not below:
         return folder
-    raise TargetError(f"{folder} holds {'several runs' if len(below) > 1 else 'a run'}: name {_names(below)}")
+    raise UsageError(f"{folder} holds {'several runs' if len(below) > 1 else 'a run'}: name {_names(below)}")
 
 
 def _folders(place: Path) -> list[Path]:
