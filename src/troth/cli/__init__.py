@@ -108,10 +108,11 @@ def main(arguments: list[str] | None = None) -> None:
         # Typer's own complaints about options, recognised by their attributes, since the class moved between versions.
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             _fail(error.format_message().replace("\n", " "))
-        if _about_a_key_file(error):
-            _fail(str(error))
+        from troth.crypto import KeyFileError
         from troth.plugins import blamed
 
+        if isinstance(error, KeyFileError):  # `troth.crypto` imports nothing of ours, so it is no OperatorError
+            _fail(str(error))
         where = blamed(error)  # a user's own task, attack or rule
         if where is None or os.environ.get("TROTH_TRACEBACK"):
             raise
@@ -119,13 +120,6 @@ def main(arguments: list[str] | None = None) -> None:
     if code == _INTERRUPTED:  # some versions of Typer turn Ctrl-C into an exit code
         _interrupted()
     sys.exit(code)
-
-
-def _about_a_key_file(error: Exception) -> bool:
-    """Tell an unusable key file: an operator's mistake, though `troth.crypto`, which imports nothing of ours, cannot say so."""
-    from troth.crypto import KeyFileError
-
-    return isinstance(error, KeyFileError)
 
 
 def _fail(message: str) -> NoReturn:

@@ -1,5 +1,6 @@
 """`troth lab`: experiments. Attacks against defences, in sweeps described by a file, and their reports."""
 
+import math
 import os
 import signal
 import sys
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from troth.cli.fields import Command, UsageError
+from troth.cli.progress import Tally
 from troth.errors import printable
+from troth.specs import pick
 
 if TYPE_CHECKING:
     from troth.workshop.lab.results import Store
     from troth.workshop.lab.run import Performed, Results, SweepProgress
-    from troth.workshop.lab.sweep import Sweep, SweepJob, SweepPlan
+    from troth.workshop.lab.sweep import SweepJob, SweepPlan
 
 
 # `troth lab recipes`: the sweeps that come with Troth.
@@ -29,10 +32,6 @@ def recipes(
 
     Example: troth lab recipes matrix > my.toml
     """
-    import math
-    from pathlib import Path
-
-    from troth.specs import pick
     from troth.workshop.lab.recipes import find_sweep
     from troth.workshop.lab.recipes import recipes as files
 
@@ -119,14 +118,43 @@ def run(
     """
     typer.echo("Checking all runs …", err=True)
     from troth.workshop.lab.recipes import find_sweep
+    from troth.workshop.lab.run import run_sweep
 
     found = find_sweep(sweep)
     plan = found.plan(data=data, override={} if device is None else {"device": device})
     wanted = plan.only(_labels(only or []))
     at_once, folder = _at_once(workers, wanted), out or Path("results") / found.name
-    chosen = _engine(engine, ray_address)
-    store = _run(found, plan, wanted, folder, chosen, at_once, minutes, extend=extend)
+    perform = partial(run_sweep, found, plan, folder, _engine(engine, ray_address), at_once=at_once, only=wanted)
+    if minutes is not None and minutes <= 0:
+        raise UsageError(f"--minutes must be positive, got {minutes:g}")
+    with Tally(found.name, len(wanted.jobs()), minutes=minutes) as tally:
+        show = _on_run(tally, wanted, at_once)
+        try:
+            store = perform(extend=extend, until=tally.until, on_run=show)
+        except KeyboardInterrupt:
+            tally.say(f"interrupted: what was done is in {folder}; the same command goes on")
+            # Not Typer's exit: with this code it would say that nothing was written.
+            sys.exit(128 + signal.SIGINT)
     _print_end(store, wanted, plan)
+
+
+def _on_run(
+    tally: Tally, wanted: "SweepPlan", at_once: int
+) -> "Callable[[SweepProgress, SweepJob | None, Performed | None], None]":
+    """Show how far a sweep is, and say which runs failed."""
+    from troth.workshop.lab.sweep import in_words
+
+    labels = {cell.job.key: cell.labels for cell in wanted.cells}
+
+    def show(progress: "SweepProgress", job: "SweepJob | None", performed: "Performed | None") -> None:
+        if job is not None and performed is not None and performed.failed:
+            tally.say(printable(f"{in_words(labels[job.key])} failed: {performed.found['error']}"))
+        done, of = progress.kept + progress.done, progress.kept + progress.of
+        kept = f" ({progress.kept} from before)" if progress.kept else ""
+        failed = f", {progress.failed} failed" if progress.failed else ""
+        tally.show(done, f"{done} of {of} runs{kept}{failed}, {at_once} at a time")
+
+    return show
 
 
 def _labels(only: list[str]) -> dict[str, list[str]]:
@@ -147,51 +175,12 @@ def _at_once(workers: int | None, plan: "SweepPlan") -> int:
 
 
 def _engine(name: str, address: str | None) -> "Callable[..., Results]":
-    from troth.specs import pick
     from troth.workshop.lab.run import ENGINES
 
     chosen = pick(ENGINES, name, "engine")
     if address is not None and name != "ray":
         raise UsageError("--ray-address is for --engine ray")
     return chosen if address is None else partial(chosen, address=address)
-
-
-def _run(
-    sweep: "Sweep",
-    plan: "SweepPlan",
-    wanted: "SweepPlan",
-    folder: Path,
-    engine: "Callable[..., Results]",
-    at_once: int,
-    minutes: float | None,
-    *,
-    extend: bool,
-) -> "Store":
-    from troth.cli.progress import Tally
-    from troth.workshop.lab.run import run_sweep
-    from troth.workshop.lab.sweep import in_words
-
-    if minutes is not None and minutes <= 0:
-        raise UsageError(f"--minutes must be positive, got {minutes:g}")
-    labels = {cell.job.key: cell.labels for cell in wanted.cells}
-    with Tally(sweep.name, len(wanted.jobs()), minutes=minutes) as tally:
-
-        def show(progress: "SweepProgress", job: "SweepJob | None", performed: "Performed | None") -> None:
-            if job is not None and performed is not None and performed.failed:
-                tally.say(printable(f"{in_words(labels[job.key])} failed: {performed.found['error']}"))
-            done, of = progress.kept + progress.done, progress.kept + progress.of
-            kept = f" ({progress.kept} from before)" if progress.kept else ""
-            failed = f", {progress.failed} failed" if progress.failed else ""
-            tally.show(done, f"{done} of {of} runs{kept}{failed}, {at_once} at a time")
-
-        try:
-            return run_sweep(
-                sweep, plan, folder, engine, at_once=at_once, only=wanted, until=tally.until, extend=extend, on_run=show
-            )
-        except KeyboardInterrupt:
-            tally.say(f"interrupted: what was done is in {folder}; the same command goes on")
-            # Not Typer's exit: with this code it would say that nothing was written.
-            sys.exit(128 + signal.SIGINT)
 
 
 def _print_end(store: "Store", wanted: "SweepPlan", plan: "SweepPlan") -> None:

@@ -438,7 +438,7 @@ def test_a_closed_door_leaves_no_trace() -> None:
     "wrong", [{"probation": -1}, {"probation": 1 << 20}, {"slots": 0}, {"slots": 17}, {"ticket_bits": 65}]
 )
 def test_doors_that_no_run_can_have_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(RunError, match="probation must be"):
+    with pytest.raises(RunError, match="`probation` must be"):
         run_with(**wrong)
 
 

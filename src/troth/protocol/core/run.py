@@ -55,11 +55,11 @@ class Parameters:
             raise RunError(f"tau must lie within its bounds, got {self.tau_least} ≤ {self.tau} ≤ {self.tau_most}")
         if self.tau_auto is not None and not 0 < self.tau_auto <= 0.5:
             raise RunError(
-                f"tau_auto must be above 0 and at most 0.5 (more runs away under attack), got {self.tau_auto}"
+                f"`tau_auto` must be above 0 and at most 0.5 (more runs away under attack), got {self.tau_auto}"
             )
         if self.deviation is not None and not 0 < self.deviation < 0.2:
             raise RunError(
-                f"deviation must be above 0 and below 0.2 (auditors accuse at five times that), got {self.deviation}"
+                f"`deviation` must be above 0 and below 0.2 (auditors accuse at five times that), got {self.deviation}"
             )
         if not 1 <= self.content_every <= MOST_CONTENT_EVERY:
             raise RunError(f"content_every must be 1 to {MOST_CONTENT_EVERY}, got {self.content_every}")
@@ -67,7 +67,7 @@ class Parameters:
             0 <= self.probation <= MOST_PROBATION and 1 <= self.slots <= MOST_CANDIDATES and 0 <= self.ticket_bits <= 64
         ):
             raise RunError(
-                f"probation must be 0 to {MOST_PROBATION:,} steps, slots 1 to {MOST_CANDIDATES}, ticket_bits 0 to 64, got "
+                f"`probation` must be 0 to {MOST_PROBATION:,} steps, `slots` 1 to {MOST_CANDIDATES}, ticket_bits 0 to 64, got "
                 f"{self.probation}, {self.slots} and {self.ticket_bits}"
             )
         if not 1 <= self.rekey_every <= MOST_REKEY_EVERY:
@@ -75,7 +75,7 @@ class Parameters:
         if self.probation and self.deviation is not None:
             raise RunError("strangers can be checked by their bits alone: probation needs a run without `deviation`")
         if not (0 <= self.byzantine < 1 << 16 and 0 <= self.validators < 1 << 16):
-            raise RunError(f"byzantine and validators must not be negative, nor above {(1 << 16) - 1:,}")
+            raise RunError(f"`byzantine` and `validators` must not be negative, nor above {(1 << 16) - 1:,}")
 
     def plain(self) -> dict[str, int | bool | str | None]:
         """Values for JSON, exact: fractions are written in hexadecimal. What a closed door would be like is left out, and how
