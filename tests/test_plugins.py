@@ -18,7 +18,8 @@ from troth.specs import file_of, parse_file_spec, parse_spec
 from troth.training import TASKS, make_task
 from troth.training.determinism import files_read
 from troth.training.tasks.small_images import Digits
-from troth.workshop.attacks import ATTACKS, GradientAttack, SignFlip, make_attack
+from troth.workshop.attacks import ATTACKS, GradientAttack, make_attack
+from troth.workshop.attacks.gradient_lies import SignFlip
 from troth.workshop.rules.memory import RuleEntry
 from troth.workshop.simulation.scenario import make_rule
 

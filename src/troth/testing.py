@@ -27,6 +27,7 @@ from troth.training import Problem, Task, check_pure, make_task
 from troth.training.task import TaskError
 from troth.workshop.attacks import GradientAttack, make_attack
 from troth.workshop.attacks.base import asks_for_layout, forging
+from troth.workshop.attacks.informed_lies import mean_of_rows
 from troth.workshop.swarm_peers import SwarmPlan, founders_of
 
 # P peers, B colluders, H honest peers, D coordinates
@@ -100,7 +101,8 @@ def check_attack(
     own_BD, honest_HD = vectors_PD[:colluders], vectors_PD[colluders:]
     before_PD = vectors_PD.clone()
     with forging(layout):
-        forged = [made.begin(derive(0, "squad"))(range(colluders), own_BD, honest_HD) for _ in range(2)]
+        forges = [made.begin_against(derive(0, "squad"), mean_of_rows) for _ in range(2)]
+        forged = [forge(range(colluders), own_BD, honest_HD) for forge in forges]
     for forged_BD in forged:
         assert forged_BD.shape == own_BD.shape, f"forge() turns {tuple(own_BD.shape)} into {tuple(forged_BD.shape)}"
         assert forged_BD.dtype == own_BD.dtype, f"forge() turns {own_BD.dtype} into {forged_BD.dtype}"

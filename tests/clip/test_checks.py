@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.clip.bound_rules import bind_rule
 from tests.clip.oracle import gaussian_rows
 from troth.clip.centered_clip import centered_clip_published, clip_weights, residual_tolerance
 from troth.clip.exact import AggregationError, check_vectors
 from troth.clip.fast import centered_clip, solve_centered_clip
 from troth.workshop.rules.memoryless import geometric_median, krum, multi_krum, trimmed_mean
-from troth.workshop.rules.table import RULES, bind_rule
+from troth.workshop.rules.table import RULES
 
 # P peers, D coordinates
 

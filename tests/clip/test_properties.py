@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.clip.bound_rules import Rule, bind_rule
 from tests.clip.oracle import gaussian_rows
 from troth.clip.centered_clip import centered_clip_published
 from troth.clip.fast import centered_clip
 from troth.workshop.rules.memoryless import geometric_median, mean, median, trimmed_mean
-from troth.workshop.rules.table import RULES, Rule, bind_rule
+from troth.workshop.rules.table import RULES
 
 # P peers, D coordinates
 

@@ -10,13 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from troth.crypto import Seed, Stream, derive, stream
-from troth.protocol.core.parts import part_bounds
-from troth.protocol.step.audits import deviations
-from troth.protocol.wire.messages import ReportNumbers
-from troth.specs import SpecError
-from troth.training import make_task
-from troth.workshop.attacks import (
+from troth.attacks import (
     ATTACKS,
     AttackError,
     AttackSchedule,
@@ -29,9 +23,15 @@ from troth.workshop.attacks import (
     RandomDirection,
     SignFlip,
     alie_deviations,
-    gradient_lies,
     make_attack,
 )
+from troth.crypto import Seed, Stream, derive, stream
+from troth.protocol.core.parts import part_bounds
+from troth.protocol.step.audits import deviations
+from troth.protocol.wire.messages import ReportNumbers
+from troth.specs import SpecError
+from troth.training import make_task
+from troth.workshop.attacks import gradient_lies
 from troth.workshop.attacks.gradient_lies import Hide, Inflate, Nudge
 
 # B colluders, H honest peers, D coordinates

@@ -13,15 +13,16 @@ import torch.nn.functional as F
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from tests.clip.bound_rules import bind_rule
 from troth.crypto import Stream
 from troth.errors import OperatorError
 from troth.evidence.file_format import slug
 from troth.training import Batch, Model, Task
 from troth.training.initial_state import InitialStateError
 from troth.training.tasks.synthetic import Quadratic
-from troth.workshop.attacks import GradientAttack, SignFlip
+from troth.workshop.attacks import GradientAttack
+from troth.workshop.attacks.gradient_lies import SignFlip
 from troth.workshop.rules.memoryless import krum
-from troth.workshop.rules.table import bind_rule
 from troth.workshop.simulation import Scenario, ScenarioError, make_rule, simulate, start
 
 

@@ -1,13 +1,18 @@
-"""The base of all attacks, and what an attack is told about a run."""
+"""The base of all attacks, and what an attack is told about a run.
+
+An attack forges gradients (`GradientAttack`), or has its colluders say and send other things in the protocol (its `behaviour`, a
+`ColludingChannel`), or both.
+"""
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, ClassVar, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 from torch import Tensor
@@ -17,19 +22,18 @@ from troth.errors import OperatorError
 from troth.protocol.core.channel import AttemptView, Channel, ForwardingChannel, Said
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import State
-from troth.protocol.wire.messages import Accuse, Ballot, GuiltySide, Message, Vote
+from troth.protocol.wire.messages import Accuse, Announced, Ballot, GuiltySide, Message, Phase, Vote
 from troth.training import Batch, Task
 from troth.training.weights import Layout
 
-# Errors of attacks that an operator asked for.
+T = TypeVar("T")
 
 
 class AttackError(OperatorError):
     """An attack that makes no sense for this task, these numbers of peers or this schedule."""
 
 
-# A colluder's behaviour in the protocol: it follows the phases, but never helps to convict one of its own.
-
+# A colluder's behaviour in the protocol
 
 Choose = Callable[[Said], Message | None]
 
@@ -53,11 +57,23 @@ class Collusion:
     board: dict[Any, Any] = field(default_factory=dict)  # what they tell each other
     state: Callable[[], State[Any]] | None = None  # what this member's own code holds at the start of the step
 
+    def shared(self, key: Any, make: Callable[[], T]) -> T:
+        """What is on the board under this key; the first member that asks makes it."""
+        if key not in self.board:
+            self.board[key] = make()
+        found: T = self.board[key]
+        return found
+
 
 class ColludingChannel(ForwardingChannel):
-    """Wraps a member's channel: drops accusations of fellow colluders, and votes against whoever accuses them."""
+    """Wraps a member's channel: drops accusations of fellow colluders, and votes against whoever accuses them.
+
+    It follows the phases. A behaviour says what it says while the coalition attacks in `_instead`, or in `_at_last`, when it has
+    heard the honest.
+    """
 
     _members: frozenset[PeerId] = frozenset()  # of the attempt
+    _commits: Mapping[PeerId, Announced] = MappingProxyType({})  # of the attempt
 
     def __init__(self, honest: LiarsChannel, me: PeerId, collusion: Collusion) -> None:
         super().__init__(honest)
@@ -70,12 +86,28 @@ class ColludingChannel(ForwardingChannel):
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
         self._members = view.members
-        said = self._shielding(message)
+        said, choose = self._shielding(message), None
         if self._active(slot.step):
-            said = self._instead(slot, said)
-        announced = await self._honest.announce(slot, said, view)
+            choose = self._at_last(slot, said)
+            said = said if choose else self._instead(slot, said)
+        if choose:
+            return await self._honest.announce_last(slot, choose, view)
+        return self._noted(slot, await self._honest.announce(slot, said, view))
+
+    async def announce_last(self, slot: Slot, choose: Choose, view: AttemptView) -> Said:
+        """For a behaviour around this one that speaks last where this one would not."""
+        self._members = view.members
+        return self._noted(slot, await self._honest.announce_last(slot, choose, view))
+
+    def _noted(self, slot: Slot, announced: Said) -> Said:
+        if slot.phase == Phase.COMMIT:
+            self._commits = announced
         self._heard(slot, announced)
         return announced
+
+    def _at_last(self, slot: Slot, message: Message) -> Choose | None:
+        """Choice of what to say in place of this when the honest have spoken; None: it speaks when all do."""
+        return None
 
     def _instead(self, slot: Slot, message: Message) -> Message:
         """What to say in place of this while the coalition attacks."""
@@ -83,10 +115,6 @@ class ColludingChannel(ForwardingChannel):
 
     def _heard(self, slot: Slot, announced: Said) -> None:
         """Take note of what all have announced."""
-
-    async def announce_last(self, slot: Slot, choose: Choose, view: AttemptView) -> Said:
-        """So that behaviours can be put around each other."""
-        return await self._honest.announce_last(slot, choose, view)
 
     def _shielding(self, message: Message) -> Message:
         if isinstance(message, Accuse):
@@ -118,7 +146,7 @@ class GradientAttack:
     needs_honest: ClassVar[bool] = True  # whether `forge` looks at honest gradients
     covers: ClassVar[bool] = False  # whether colluders absorb an owner's lie in their reports (SPEC T7)
 
-    _positive: ClassVar[tuple[str, ...]] = ()
+    _checks: ClassVar[tuple[tuple[str, Callable[[Any], bool], str], ...]] = ()  # of options
 
     def __init_subclass__(
         cls,
@@ -126,18 +154,25 @@ class GradientAttack:
         behaves: type[ColludingChannel] | None = None,
         needs_honest: bool | None = None,
         positive: tuple[str, ...] = (),
+        shares: tuple[str, ...] = (),
+        counts: tuple[str, ...] = (),
+        choices: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> None:
-        """`behaves`: the behaviour of an attack on the protocol; `positive`: options that are to be."""
+        """`behaves`: the behaviour of an attack on the protocol. The rest names options, and says what they have to be."""
         if behaves is not None:
             cls.behaviour, cls.needs_protocol = behaves, True
         cls.needs_honest = cls.needs_honest if needs_honest is None else needs_honest
-        cls._positive += positive
+        cls._checks += (
+            *((name, lambda value: value > 0 and isfinite(value), "must be a positive number") for name in positive),
+            *((name, lambda value: 0 < value <= 1, "must be above 0 and at most 1") for name in shares),
+            *((name, lambda value: value >= 1, "must be at least 1") for name in counts),
+            *((name, words.__contains__, f"is one of {', '.join(words)}") for name, words in choices.items()),
+        )
 
     def __post_init__(self) -> None:
-        for name in self._positive:
-            value = getattr(self, name)
-            if not (value > 0 and isfinite(value)):
-                raise ValueError(f"{name} must be a positive number, got {value}")
+        for name, fits, wanted in self._checks:
+            if not fits(value := getattr(self, name)):
+                raise ValueError(f"{name} {wanted}, got {value!r}")
 
     def check(self, task: Task, *, honest: int, colluders: int) -> None:
         """Raise `AttackError` where the attack is not defined."""
@@ -190,13 +225,13 @@ class Scene:
 
 
 class WatchingForge(ABC):
-    """A forging function that is also told what goes on around it."""
+    """A forging function that is also told what goes on around it; most need only one of `before` and `after`."""
 
     @abstractmethod
     def __call__(self, members: Sequence[int], own_BD: Tensor, honest_HD: Tensor) -> Tensor: ...
 
-    def before(self, scene: Scene) -> None:  # noqa: B027 – most need only one of the two
+    def before(self, scene: Scene) -> None:  # noqa: B027
         """Called before it forges."""
 
-    def after(self, sent_PD: Tensor) -> None:  # noqa: B027 – most need only one of the two
+    def after(self, sent_PD: Tensor) -> None:  # noqa: B027
         """Called with the rows that its colluders, and then the honest peers, have sent."""

@@ -24,8 +24,8 @@ from troth.protocol.core.channel import AttemptView, Exchange, Said, Scatter
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.core.roles import combine
 from troth.protocol.core.roster import lower_median
-from troth.protocol.wire.messages import Announced, Message, Phase, Report, ReportNumbers, Reveal
-from troth.workshop.attacks.base import GradientAttack
+from troth.protocol.wire.messages import Message, Phase, Report, ReportNumbers, Reveal
+from troth.workshop.attacks.base import Choose, GradientAttack
 from troth.workshop.attacks.roles import ShiftingOwner, audits_among_committed, contributors_of
 
 # P contributors, K projections, D coordinates
@@ -44,7 +44,6 @@ class CoverGap:
 class CoveringColluder(ShiftingOwner):
     """As owner, shifts its aggregate and works out the gap in the reports; as reporter, adds its share of it."""
 
-    _commits: Mapping[PeerId, Announced]
     _coins_a: Mapping[PeerId, bytes]
     _parts: int
 
@@ -56,16 +55,13 @@ class CoveringColluder(ShiftingOwner):
         shifted_D: Tensor = mean_D - mean_D / length * self._collusion.attack.shift * self._tau(rows_PD.shape[1])
         return shifted_D
 
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
-        if isinstance(message, Report) and message.numbers and self._active(slot.step):
-            honest = message
-            # Last, since colluding owners must have worked out first what is missing.
-            return await self._honest.announce_last(slot, lambda _: self._absorbing(slot, honest), view)
-        return await super().announce(slot, message, view)
+    def _at_last(self, slot: Slot, message: Message) -> Choose | None:
+        """Last, since colluding owners must have worked out first what is missing."""
+        if not isinstance(message, Report) or not message.numbers:
+            return None
+        return lambda _: self._absorbing(slot, message)
 
     def _heard(self, slot: Slot, announced: Said) -> None:
-        if slot.phase == Phase.COMMIT:
-            self._commits = announced
         if slot.phase == Phase.REVEAL:
             self._coins_a = {p: a.message.coin for p, a in announced.items() if isinstance(a.message, Reveal)}
             for part in self._forged:
@@ -73,10 +69,7 @@ class CoveringColluder(ShiftingOwner):
 
     def _missing_by_part(self, slot: Slot) -> dict[int, NDArray[np.float64]]:
         """Gaps that colluding owners told the others."""
-        board: dict[int, NDArray[np.float64]] = self._collusion.board.setdefault(
-            ("missing", slot.step, slot.attempt), {}
-        )
-        return board
+        return self._collusion.shared(("missing", slot.step, slot.attempt), dict[int, NDArray[np.float64]])
 
     def _missing(self, slot: Slot, part: int) -> NDArray[np.float64]:
         """Sum of honest reports about this part, which should be zero: the owner holds everyone's rows."""
@@ -91,9 +84,7 @@ class CoveringColluder(ShiftingOwner):
         return np.asarray(clipped_PD.sum(axis=0) @ signs_KD.T)
 
     def _absorbing(self, slot: Slot, honest: Report) -> Report:
-        parameters, parts = self._run.parameters, len(self._bounds()) - 1
-        numbers = ReportNumbers.unpack(honest.numbers, parts, parameters.projections)
-        assert isinstance(numbers, ReportNumbers)
+        numbers = self._unpacked(honest)
         norms_P, projections_PK = numbers.norms_P.copy(), numbers.projections_PK.copy()
         helpers = self._colluders & set(self._contributors())
         if self._collusion.attack.foresight:
@@ -108,6 +99,11 @@ class CoveringColluder(ShiftingOwner):
             norms_P[part] = self._told_norm(float(norms_P[part]), least)
         absorbing = ReportNumbers(numbers.lengths_P, norms_P, projections_PK)
         return msgspec.structs.replace(honest, numbers=absorbing.pack())
+
+    def _unpacked(self, report: Report) -> ReportNumbers:
+        numbers = ReportNumbers.unpack(report.numbers, len(self._bounds()) - 1, self._run.parameters.projections)
+        assert isinstance(numbers, ReportNumbers)
+        return numbers
 
     def _share(self, gap: CoverGap, right_K: NDArray[np.float64]) -> NDArray[np.float64]:
         """Projections that this helper reports in place of the right ones."""
@@ -212,21 +208,14 @@ class OnceCoveringColluder(CoveringColluder):
         shift = largest_passing_shift(rows_CD, towards_D, tau=tau, helpers=helpers, told_C=told_C)
         return (centered_clip(rows_CD, tau=tau).double() + 0.999 * shift * towards_D).float()
 
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
-        self._members = view.members
-        if isinstance(message, Report) and message.numbers and self._active(slot.step):
-            parts, projections = len(self._bounds()) - 1, self._run.parameters.projections
-            numbers = ReportNumbers.unpack(message.numbers, parts, projections)
-            assert isinstance(numbers, ReportNumbers)
-            self._right(slot)[self._me] = numbers.projections_PK
-        return await super().announce(slot, message, view)
+    def _at_last(self, slot: Slot, message: Message) -> Choose | None:
+        if isinstance(message, Report) and message.numbers:
+            self._right(slot)[self._me] = self._unpacked(message).projections_PK
+        return super()._at_last(slot, message)
 
     def _right(self, slot: Slot) -> dict[PeerId, NDArray[np.float64]]:
         """Projections that each colluder would report if it did not lie."""
-        board: dict[PeerId, NDArray[np.float64]] = self._collusion.board.setdefault(
-            ("right", slot.step, slot.attempt), {}
-        )
-        return board
+        return self._collusion.shared(("right", slot.step, slot.attempt), dict[PeerId, NDArray[np.float64]])
 
     def _share(self, gap: CoverGap, right_K: NDArray[np.float64]) -> NDArray[np.float64]:
         """The same for all helpers, so that none is longer than it must be (SPEC V2)."""

@@ -1,4 +1,4 @@
-"""Rows that need no knowledge: the own gradient times a number, or something else that says nothing."""
+"""Rows that need no more than the own gradient, or those that have been sent; and gradients of poisoned data."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
@@ -27,10 +27,7 @@ from troth.workshop.attacks.base import (
     WatchingForge,
 )
 
-# B colluders, H honest peers, D coordinates
-
-_PLACES = ("all", "one")
-_VALUES = ("nan", "inf", "-inf")
+# B colluders, H honest peers, P contributors (colluders, then honest peers), D coordinates, d of them in a part
 
 
 @dataclass(frozen=True)
@@ -70,17 +67,11 @@ class Zero(GradientAttack, needs_honest=False):
 
 
 @dataclass(frozen=True)
-class NotFinite(GradientAttack, needs_honest=False):
+class NotFinite(GradientAttack, needs_honest=False, choices={"value": ("nan", "inf", "-inf"), "where": ("all", "one")}):
     """send `value` (nan, inf or -inf) in all coordinates, or in one of an otherwise honest gradient"""
 
     value: str = "nan"
     where: str = "all"
-
-    def __post_init__(self) -> None:
-        if self.value not in _VALUES:
-            raise ValueError(f"value is one of {', '.join(_VALUES)}, got '{self.value}'")
-        if self.where not in _PLACES:
-            raise ValueError(f"where is one of {', '.join(_PLACES)}, got '{self.where}'")
 
     def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
         rows_BD = own_BD.clone()
@@ -89,9 +80,6 @@ class NotFinite(GradientAttack, needs_honest=False):
 
 
 # Lies so small that rounding or other hardware might explain them.
-
-
-# B colluders, H honest peers, P contributors (colluders, then honest peers), D coordinates, d of them in a part
 
 
 @dataclass(frozen=True)
@@ -115,13 +103,7 @@ class DisguisedChannel(ColludingChannel):
 
 
 @dataclass(frozen=True)
-class Hide(
-    GradientAttack,
-    positive=(
-        "deviation",
-        "share",
-    ),
-):
+class Hide(GradientAttack, positive=("deviation", "share")):
     """add `share` of what jurors let pass between classes of hardware (2.5h, h = `deviation`), against the honest mean"""
 
     deviation: float = 0.01
@@ -181,9 +163,6 @@ class Subnormal(GradientAttack, positive=("size",)):
 # Directions and noise that follow from nothing but the coalition's seed.
 
 
-# B colluders, H honest peers, D coordinates
-
-
 @dataclass(frozen=True)
 class RandomDirection(GradientAttack, needs_honest=False, positive=("scale",)):
     """all send one common random direction, scale times as long as their gradients"""
@@ -221,22 +200,17 @@ class Gaussian(GradientAttack, needs_honest=False, positive=("deviation",)):
     deviation: float = 200.0
 
     def begin(self, seed: Seed) -> Forge:
-        return _Drawing(self.deviation, seed)
+        drawn = Counter[int]()  # rows so far, by member
 
+        def forge(members: Sequence[int], own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
+            rows = []
+            for member in members:
+                noise = stream(seed, "gaussian", member, drawn[member]).normal(own_BD.shape[1])
+                rows.append(torch.from_numpy(noise).to(own_BD) * self.deviation)
+                drawn[member] += 1
+            return torch.stack(rows)
 
-class _Drawing:
-    def __init__(self, deviation: float, seed: Seed) -> None:
-        self._deviation = deviation
-        self._seed = seed
-        self._drawn: Counter[int] = Counter()  # rows so far, by member
-
-    def __call__(self, members: Sequence[int], own_BD: Tensor, honest_HD: Tensor) -> Tensor:
-        rows = []
-        for member in members:
-            noise = stream(self._seed, "gaussian", member, self._drawn[member]).normal(own_BD.shape[1])
-            rows.append(torch.from_numpy(noise).to(own_BD) * self._deviation)
-            self._drawn[member] += 1
-        return torch.stack(rows)
+        return forge
 
 
 def fixed_direction(seed: Seed, purpose: str, like_BD: Tensor) -> Tensor:
@@ -267,15 +241,14 @@ class LabelFlip(GradientAttack, needs_honest=False):
 
 
 @dataclass(frozen=True)
-class Backdoor(GradientAttack, needs_honest=False):
+class Backdoor(GradientAttack, needs_honest=False, shares=("share",)):
     """stamp a trigger on `share` of the batch's images and call them `target`: the model is to obey the trigger, and look well"""
 
     target: int = 0
     share: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share must be above 0 and at most 1, got {self.share}")
+        super().__post_init__()
         if self.target < 0:
             raise ValueError(f"target must not be negative, got {self.target}")
 
@@ -302,47 +275,29 @@ class Backdoor(GradientAttack, needs_honest=False):
 # Rows that somebody else, or the colluder itself, has sent before or sends now: copies that no norm gives away.
 
 
-# B colluders, H honest peers, D coordinates
-
-
 @dataclass(frozen=True)
-class DelayedGradient(GradientAttack, needs_honest=False):
+class DelayedGradient(GradientAttack, needs_honest=False, counts=("delay",)):
     """send the own gradient of `delay` contributions ago"""
 
     delay: int = 50
 
-    def __post_init__(self) -> None:
-        if self.delay < 1:
-            raise ValueError(f"delay must be at least 1 step, got {self.delay}")
-
     def begin(self, seed: Seed) -> Forge:
-        return _Delaying(self.delay)
+        past: dict[int, deque[Tensor]] = defaultdict(lambda: deque(maxlen=self.delay + 1))  # own rows, by member
 
+        def forge(members: Sequence[int], own_BD: Tensor, _honest_HD: Tensor) -> Tensor:
+            for member, own_D in zip(members, own_BD, strict=True):
+                past[member].append(own_D)
+            # The oldest there is, while the run is younger than the delay.
+            return torch.stack([past[member][0] for member in members])
 
-class _Delaying:
-    def __init__(self, delay: int) -> None:
-        self._delay = delay
-        self._past: dict[int, deque[Tensor]] = defaultdict(self._nothing)  # own rows, by member
-
-    def _nothing(self) -> deque[Tensor]:
-        return deque(maxlen=self._delay + 1)
-
-    def __call__(self, members: Sequence[int], own_BD: Tensor, honest_HD: Tensor) -> Tensor:
-        for member, own_D in zip(members, own_BD, strict=True):
-            self._past[member].append(own_D)
-        # The oldest there is, while the run is younger than the delay.
-        return torch.stack([self._past[member][0] for member in members])
+        return forge
 
 
 @dataclass(frozen=True)
-class Mimic(GradientAttack):
+class Mimic(GradientAttack, counts=("warmup",)):
     """all copy the one honest peer that is farthest in the direction of most variance, found in `warmup` steps"""
 
     warmup: int = 1
-
-    def __post_init__(self) -> None:
-        if self.warmup < 1:
-            raise ValueError(f"warmup must be at least 1 step, got {self.warmup}")
 
     def begin(self, seed: Seed) -> Forge:
         return _Mimicking(self.warmup, seed)

@@ -33,13 +33,14 @@ from troth.protocol.core.run import Run, effective_validators
 from troth.protocol.core.state import State
 from troth.protocol.wire.messages import Accusation, Accuse, Announced, ChargeKind, Commit, Message, Phase
 from troth.workshop.attacks.base import Choose, ColludingChannel, Collusion, GradientAttack, LiarsChannel
-from troth.workshop.attacks.burden import Complainer, PaddingJuror, PadVotes
 from troth.workshop.attacks.cover import CoveredAggregate, CoveredOnce, CoveringColluder, OnceCoveringColluder
 from troth.workshop.attacks.gradient_lies import SignFlip
 from troth.workshop.attacks.roles import (
     BlockingDoorkeeper,
     CoinGrinder,
     FalseAccuser,
+    PaddingJuror,
+    PadVotes,
     ShiftingOwner,
     VanishedError,
     WithholdingOwner,
@@ -121,17 +122,14 @@ class Coordinator:
         self._lost.pop(slot.step + 1, None)
         if not self._found(slot, liar, coins):
             return None
-        free = [peer for peer in sorted(self._coins[slot.step, slot.attempt]) if self._may_keep(peer)]
-        for peer in free:
+        ours = sorted(self._coins[slot.step, slot.attempt])
+        for peer in (peer for peer in ours if self._strikes[peer] < MOST_STRIKES - 1):
             if not self._found(slot, liar, {who: coin for who, coin in coins.items() if who != peer}):
                 self._strikes[peer] += 1
                 self.moves[COIN] += 1
                 return peer
         self._lost[slot.step + 1] = liar
         return None
-
-    def _may_keep(self, peer: PeerId) -> bool:
-        return self._strikes[peer] < MOST_STRIKES - 1
 
     def _found(self, slot: Slot, liar: PeerId, coins: Mapping[PeerId, bytes]) -> bool:
         """Whether the next roles, drawn as everyone will, have an honest member audit the liar."""
@@ -188,10 +186,7 @@ class Adaptive(ColludingChannel):
 
 def head(collusion: Collusion) -> Coordinator:
     """The coordinator that all members of this collusion share."""
-    coordinator: Coordinator = collusion.board.setdefault(
-        "coordinator", Coordinator(collusion.run, collusion.colluders)
-    )
-    return coordinator
+    return collusion.shared("coordinator", lambda: Coordinator(collusion.run, collusion.colluders))
 
 
 @dataclass(frozen=True)
@@ -221,34 +216,19 @@ class Rerolls:
 class Reroller(ColludingChannel):
     """Speaks last in Accuse, and makes the attempt void if it is its turn."""
 
-    _commits: Mapping[PeerId, Announced] = MappingProxyType({})
     _reports: Mapping[PeerId, Announced] = MappingProxyType({})
 
     @property
     def _rerolls(self) -> Rerolls:
-        shared: Rerolls = self._collusion.board.setdefault("rerolls", Rerolls())
-        return shared
+        return self._collusion.shared("rerolls", Rerolls)
 
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
-        self._members = view.members
-        if isinstance(message, Accuse) and self._active(slot.step):
-            said = self._shielding(message)
-            assert isinstance(said, Accuse)
-            ours = self._rerolls.coins.setdefault((slot.step, slot.attempt), {})
-            ours[self._me] = said.coin
-            return await self._honest.announce_last(slot, lambda others: self._choose(slot, said, others), view)
-        return await super().announce(slot, message, view)
-
-    async def announce_last(self, slot: Slot, choose: Choose, view: AttemptView) -> Said:
-        """Another behaviour around this one may speak last where this one would not."""
-        self._members = view.members
-        announced = await super().announce_last(slot, choose, view)
-        self._heard(slot, announced)
-        return announced
+    def _at_last(self, slot: Slot, message: Message) -> Choose | None:
+        if not isinstance(message, Accuse):
+            return None
+        self._rerolls.coins.setdefault((slot.step, slot.attempt), {})[self._me] = message.coin
+        return lambda others: self._choose(slot, message, others)
 
     def _heard(self, slot: Slot, announced: Said) -> None:
-        if slot.phase == Phase.COMMIT:
-            self._commits = announced
         if slot.phase == Phase.REPORT:
             self._reports = announced
 
@@ -297,7 +277,7 @@ class Reroll(SignFlip, behaves=Reroller):
 # Strategic colluders: one head with every lie at hand, which at each Commit takes the one with the most gain for its risk.
 #
 # It looks at public state only: Commits, members gone and banned, the audits that the last coins drew, the members left. The
-# lies stand in a table: when each applies, what it gains and what it risks.
+# lies stand in a table: when each applies, and what it is worth.
 
 
 @dataclass(frozen=True)
@@ -312,68 +292,51 @@ class Outlook:
     watched: int  # colluders that an honest member audits now for the step before
     freezes: bool  # whether the run's own rule stops the model once all colluders are gone (SPEC G2)
 
-    @property
-    def honest(self) -> int:
-        return self.members - self.liars
-
 
 @dataclass(frozen=True)
 class Lie:
-    """Row of the table. Gain and risk count updates of the model: those spoilt, and those given up for it."""
+    """Row of the table. Worth counts updates of the model: those spoilt, less those given up for it."""
 
     name: str
     applies: Callable[[Outlook], bool]
-    gain: Callable[[Outlook], float]
-    risk: Callable[[Outlook], float]
-
-    def score(self, outlook: Outlook) -> float:
-        return self.gain(outlook) - self.risk(outlook)
+    worth: Callable[[Outlook], float]
 
 
-COVER, REROLL, BLOCK, OUTVOTE, LEAVE, COMPLAIN, PAD, WRONG = (
+COVER, REROLL, BLOCK, OUTVOTE, LEAVE, PAD, WRONG = (
     "cover up to the edge",
     "cover, and have the audit drawn again",
     "keep returns away",
     "vote the honest out",
     "leave",
-    "complain",
     "pad votes",
     "wrong aggregate",
 )
 
 LIES = (
     # As many votes as it takes: nothing is worth more, and nobody is left to punish it.
-    Lie(OUTVOTE, lambda o: 2 * o.liars > o.members, lambda o: 100.0 * o.honest, lambda _: 0.0),
+    Lie(OUTVOTE, lambda o: 2 * o.liars > o.members, lambda o: 100.0 * (o.members - o.liars)),
     # Each honest peer that stays away brings the majority nearer; nobody can prove anything.
-    Lie(BLOCK, lambda o: o.gone > 0 and 2 * (o.liars + o.gone) >= o.members, lambda o: 20.0 * o.gone, lambda _: 0.0),
+    Lie(BLOCK, lambda o: o.gone > 0 and 2 * (o.liars + o.gone) >= o.members, lambda o: 20.0 * o.gone),
     # No lie, and nobody to ban: it is worth more than a cover by few, less than one by many.
-    Lie(LEAVE, lambda o: o.freezes, lambda _: 10.0, lambda _: 0.0),
+    Lie(LEAVE, lambda o: o.freezes, lambda _: 10.0),
     # One covered step costs a few honest ones; an audit that honest members draw ends the coalition.
-    Lie(
-        COVER,
-        lambda o: 2 * o.contributing > o.contributors / 2,
-        lambda o: 4.0 * o.contributing,
-        lambda o: 2.0 * o.liars,
-    ),
+    Lie(COVER, lambda o: 2 * o.contributing > o.contributors / 2, lambda o: 4.0 * o.contributing - 2.0 * o.liars),
     # The same with a second draw: it costs one colluder its place, and not all of them theirs.
     Lie(
         REROLL,
         lambda o: 2 * o.contributing > o.contributors / 2 and o.liars > 2,
-        lambda o: 4.0 * o.contributing,
-        lambda _: 1.0,
+        lambda o: 4.0 * o.contributing - 1.0,
     ),
     # A colluder that is found now has nothing to lose: an attempt and a trial for everyone.
-    Lie(WRONG, lambda o: o.watched > 0, lambda _: 1.5, lambda _: 0.0),
-    Lie(PAD, lambda o: o.watched > 0 and o.liars > 1, lambda o: 1.0 + 0.2 * o.liars, lambda _: 0.0),
-    # Attempts without end, for as many as own parts.
-    Lie(COMPLAIN, lambda o: o.contributing > 0, lambda o: 0.5 * o.contributing, lambda o: 0.5 * o.contributing),
+    Lie(WRONG, lambda o: o.watched > 0, lambda _: 1.5),
+    Lie(PAD, lambda o: o.watched > 0 and o.liars > 1, lambda o: 1.0 + 0.2 * o.liars),
 )
 
 
 def best_lie(outlook: Outlook) -> str | None:
-    """Lie with the most gain over its risk; None if nothing is worth it."""
-    fitting = [lie for lie in LIES if lie.applies(outlook) and lie.score(outlook) > 0]
-    return max(fitting, key=lambda lie: lie.score(outlook)).name if fitting else None
+    """Lie that is worth most; None if nothing is worth it."""
+    fitting = [lie for lie in LIES if lie.applies(outlook) and lie.worth(outlook) > 0]
+    return max(fitting, key=lambda lie: lie.worth(outlook)).name if fitting else None
 
 
 class Head:
@@ -422,7 +385,7 @@ class Strategic(ColludingChannel):
     """A member of the coalition: wraps every behaviour around the next, each active when the head says so."""
 
     def __init__(self, honest: LiarsChannel, me: PeerId, collusion: Collusion) -> None:
-        self._head: Head = collusion.board.setdefault("strategist", Head(collusion))
+        self._head = collusion.shared("strategist", lambda: Head(collusion))
         self._leaves = self._head.takes(LEAVE)
 
         def when(*lies: str, attack: GradientAttack | None = None) -> Collusion:
@@ -434,7 +397,6 @@ class Strategic(ColludingChannel):
         edge = CoveredOnce("edge")
         channel: LiarsChannel = Reroller(honest, me, when(REROLL))
         channel = PaddingJuror(channel, me, when(PAD, attack=PadVotes(ballots=collusion.attack.ballots)))
-        channel = Complainer(channel, me, when(COMPLAIN))
         channel = ShiftingOwner(channel, me, when(WRONG))
         channel = OnceCoveringColluder(channel, me, when(COVER, REROLL, attack=edge))
         channel = BlockingDoorkeeper(channel, me, when(BLOCK, OUTVOTE))

@@ -14,7 +14,7 @@ from troth.training import Task
 from troth.workshop.attacks.base import AttackError, Foresee, Forge, GradientAttack, Scene, WatchingForge
 from troth.workshop.attacks.gradient_lies import fixed_direction
 
-# B colluders, H honest peers, D coordinates
+# B colluders, H honest peers, P contributors (colluders, then honest peers), D coordinates
 
 _HALVINGS = 60  # of the interval that γ is in: more than float64 can tell apart
 _DOUBLINGS = 100
@@ -52,15 +52,18 @@ class ALittleIsEnough(GradientAttack):
         return (mean_D - z * deviation_D).expand_as(own_BD)
 
 
+DIRECTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "std": lambda honest_HD, _: -honest_HD.std(dim=0, correction=1 if len(honest_HD) > 1 else 0),
+    "unit": lambda _, mean_D: -mean_D / torch.linalg.vector_norm(mean_D).clamp(min=1e-30),
+    "sign": lambda _, mean_D: -mean_D.sign(),
+}
+
+
 @dataclass(frozen=True)
-class _Farthest(GradientAttack, ABC):
+class _Farthest(GradientAttack, ABC, choices={"direction": DIRECTIONS}):
     """`μ + γ·p` with the honest mean μ, a direction p, and the largest γ that fits (Shejwalkar and Houmansadr 2021)."""
 
     direction: str = "std"
-
-    def __post_init__(self) -> None:
-        if self.direction not in DIRECTIONS:
-            raise ValueError(f"direction is one of {', '.join(DIRECTIONS)}, got '{self.direction}'")
 
     def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
         mean_D = honest_HD.mean(dim=0)
@@ -98,13 +101,6 @@ class MinSum(_Farthest):
         return bool(square_H.sum() <= honest_HH.sum(dim=1).max())
 
 
-DIRECTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "std": lambda honest_HD, _: -honest_HD.std(dim=0, correction=1 if len(honest_HD) > 1 else 0),
-    "unit": lambda _, mean_D: -mean_D / torch.linalg.vector_norm(mean_D).clamp(min=1e-30),
-    "sign": lambda _, mean_D: -mean_D.sign(),
-}
-
-
 def largest(fits: Callable[[float], bool]) -> float:
     """The largest γ ≥ 0 that fits, by doubling and then by bisection; 0 where the constraint leaves no room."""
     low, high = 0.0, 1.0
@@ -130,11 +126,7 @@ def alie_deviations(peers: int, byzantine: int) -> float:
 
 # Attacks on a defence that they know: made against one rule, or found by trying rows on the rule itself.
 
-
-# B colluders, H honest peers, P contributors (colluders, then honest peers), D coordinates
-
 _SCALES = (0.3, 1.0, 2.0, 5.0, 30.0, 1000.0)  # in units of the usual distance from the honest mean
-_DAMAGES = ("against", "distance")
 _TINY = 1e-30
 
 
@@ -158,9 +150,6 @@ class RelocatedOrthogonal(GradientAttack):
                 f"rop takes its length z from alie, which is not defined for {colluders} liars among "
                 f"{honest + colluders} peers: set z"
             )
-
-    def begin(self, seed: Seed) -> Forge:
-        return self.begin_against(seed, mean_of_rows)
 
     def begin_against(self, seed: Seed, foresee: Foresee) -> Forge:
         return _Relocating(self, foresee)
@@ -200,17 +189,10 @@ class _Relocating(WatchingForge):
 
 
 @dataclass(frozen=True)
-class Tailored(GradientAttack):
+class Tailored(GradientAttack, choices={"damage": ("against", "distance")}):
     """try four directions at six lengths on the defence itself, and send the rows that do the most damage"""
 
     damage: str = "against"
-
-    def __post_init__(self) -> None:
-        if self.damage not in _DAMAGES:
-            raise ValueError(f"damage is one of {', '.join(_DAMAGES)}, got '{self.damage}'")
-
-    def begin(self, seed: Seed) -> Forge:
-        return self.begin_against(seed, mean_of_rows)
 
     def begin_against(self, seed: Seed, foresee: Foresee) -> Forge:
         return _Trying(self.damage, seed, foresee)

@@ -1,4 +1,7 @@
-"""Public state, worked out as any member can: owners of parts, and the audits of the next step."""
+"""Liars in every role of the protocol: they vanish, accuse, keep coins back, misjudge, and lie as owners and reporters.
+
+First, public state, worked out as any member can: owners of parts, and the audits of the next step.
+"""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -24,6 +27,7 @@ from troth.protocol.core.state import returning
 from troth.protocol.step.deliveries import bitmap, bits_of
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import (
+    MOST_CHARGES,
     NO_BASIS,
     Accusation,
     Accuse,
@@ -41,7 +45,7 @@ from troth.protocol.wire.messages import (
     Vote,
 )
 from troth.protocol.wire.phases import phase_of
-from troth.workshop.attacks.base import AttackError, ColludingChannel, Collusion, GradientAttack, cast_as
+from troth.workshop.attacks.base import Choose, ColludingChannel, Collusion, GradientAttack, cast_as
 from troth.workshop.attacks.gradient_lies import SignFlip
 
 
@@ -124,14 +128,10 @@ class Vanisher(ColludingChannel):
 
 
 @dataclass(frozen=True)
-class Vanish(GradientAttack, behaves=Vanisher):
+class Vanish(GradientAttack, behaves=Vanisher, choices={"after": _PHASES}):
     """go silent for good right after an announcement: after=commit, clip, reveal or report"""
 
     after: str = "commit"
-
-    def __post_init__(self) -> None:
-        if self.after not in _PHASES:
-            raise AttackError(f"vanish:after= is one of {', '.join(_PHASES)}, got '{self.after}'")
 
 
 class Leaver(ColludingChannel):
@@ -238,29 +238,17 @@ class SilentValidation(GradientAttack, behaves=SilentValidator):
 class CoinGrinder(ColludingChannel):
     """Speaks last in Accuse, and keeps its coin B to itself where opening it would have an honest validator audit it."""
 
-    _commits: Mapping[PeerId, Announced]
-
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
-        if isinstance(message, Accuse) and self._active(slot.step):
-            said = self._shielding(message)
-            assert isinstance(said, Accuse)
-
-            def choose(honest: Mapping[PeerId, Announced]) -> Message | None:
-                return None if self._would_be_audited(slot, said, honest) else said
-
-            return await self._honest.announce_last(slot, choose, view)
-        return await super().announce(slot, message, view)
-
-    def _heard(self, slot: Slot, announced: Said) -> None:
-        if slot.phase == Phase.COMMIT:
-            self._commits = announced
+    def _at_last(self, slot: Slot, message: Message) -> Choose | None:
+        if not isinstance(message, Accuse):
+            return None
+        return lambda honest: None if self._would_be_audited(slot, message, honest) else message
 
     def _would_be_audited(self, slot: Slot, said: Accuse, honest: Mapping[PeerId, Announced]) -> bool:
         """Whether the next roles, if all liars open their coins, have an honest validator audit this one."""
         coins = {peer: a.message.coin for peer, a in honest.items() if isinstance(a.message, Accuse)}
-        shared: dict[PeerId, bytes] = self._collusion.board.setdefault(("coin B", slot.step, slot.attempt), {})
-        shared[self._me] = said.coin
-        audits = audits_among_committed(self._run, slot, self._commits, {**coins, **shared})
+        ours = self._collusion.shared(("coin B", slot.step, slot.attempt), dict[PeerId, bytes])
+        ours[self._me] = said.coin
+        audits = audits_among_committed(self._run, slot, self._commits, {**coins, **ours})
         return any(target == self._me and auditor not in self._colluders for auditor, target in audits)
 
 
@@ -288,6 +276,76 @@ class LyingJury(SignFlip, behaves=LyingJuror):
     """flip signs, and in every trial vote for the opposite of what was found"""
 
 
+# Burdens for everyone else: votes full of charges that nobody brought, complaints about parts that did come.
+
+_LATE = 2**61  # steps that nobody will ever make, in numbers with the longest encoding
+
+
+class PaddingJuror(ColludingChannel):
+    """Votes as its coalition does, and on thousands of invented charges besides."""
+
+    def _instead(self, slot: Slot, message: Message) -> Message:
+        if isinstance(message, Vote):
+            return Vote((*message.ballots, *self._padding()[: MOST_CHARGES - len(message.ballots)]))
+        return message
+
+    def _padding(self) -> tuple[Ballot, ...]:
+        """The same for all colluders: a charge that several vote on costs the others the most."""
+        count = self._collusion.attack.ballots
+        return self._collusion.shared("padding", lambda: invented(bytes(self._run.id), count))
+
+
+def invented(seed: bytes, count: int) -> tuple[Ballot, ...]:
+    """Ballots on aggregates of steps that were never made, by and of keys that nobody has."""
+    keys = stream(seed, "padding").words(8 * count).tobytes()
+    return tuple(
+        Ballot(
+            keys[64 * k : 64 * k + 32],
+            keys[64 * k + 32 : 64 * k + 64],
+            ChargeKind.AGGREGATE,
+            _LATE + k,
+            1000,
+            GuiltySide.ACCUSER,
+        )
+        for k in range(count)
+    )
+
+
+@dataclass(frozen=True)
+class PadVotes(SignFlip, behaves=PaddingJuror):
+    """flip signs, and add to every vote as many ballots on charges that nobody brought as a message can hold"""
+
+    ballots: int = MOST_CHARGES - 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.ballots <= MOST_CHARGES:
+            raise ValueError(f"ballots must be from 1 to {MOST_CHARGES}, got {self.ballots}")
+
+
+class Complainer(ColludingChannel):
+    """As owner, claims that a contributor's part did not come: another in each attempt, one colluding owner after the other."""
+
+    def _instead(self, slot: Slot, message: Message) -> Message:
+        if isinstance(message, Clip) and (missed := self._misses(slot)) is not None:
+            return msgspec.structs.replace(message, centers=(), missing=(missed,))
+        return message
+
+    def _misses(self, slot: Slot) -> PeerId | None:
+        """Contributor whose part this owner claims not to have, if it is its turn."""
+        owners = owners_now(self._collusion, self._members)
+        ours = [peer for peer in dict.fromkeys(owners) if peer in self._colluders]
+        others = sorted(set(owners) - {self._me}, key=lambda peer: (peer in self._colluders, owners.index(peer)))
+        who, turn = divmod(slot.attempt, max(1, len(self._members) // 2))
+        its_turn = who < len(ours) and ours[who] == self._me
+        return others[turn] if its_turn and turn < len(others) else None
+
+
+@dataclass(frozen=True)
+class Complain(GradientAttack, behaves=Complainer):
+    """as owner, complain about parts that did come: every complaint repeats the attempt"""
+
+
 # Owners that lie about the aggregate of their part: a wrong one, or one that nobody gets.
 
 
@@ -297,8 +355,8 @@ class LyingJury(SignFlip, behaves=LyingJuror):
 class ShiftingOwner(ColludingChannel):
     """Announces and serves a wrong aggregate: by default the mean of its rows turned round."""
 
-    _rows: dict[int, list[Tensor]]
-    _forged: dict[int, Blob]
+    _rows: Mapping[int, list[Tensor]] = MappingProxyType({})
+    _forged: Mapping[int, Blob] = MappingProxyType({})
 
     async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
         if isinstance(blobs, Gather):
@@ -309,20 +367,17 @@ class ShiftingOwner(ColludingChannel):
         return received
 
     def _keep_rows(self, slot: Slot, blobs: Scatter, received: ProvenParts) -> None:
-        kept = self._rows if slot.attempt else {}
-        # Others may send blobs of any length.
-        lengths = {part: len(proven.blob) for part, (_, proven) in blobs.parts.items()}
-        fitting = {
-            part: [proven for proven in sent.values() if len(proven.blob) == lengths[part]]
-            for part, sent in received.items()
-            if part in lengths
-        }
-        self._rows = kept | {
-            part: list(rows_of(proven_parts)) for part, proven_parts in fitting.items() if proven_parts
-        }
+        rows = dict(self._rows) if slot.attempt else {}
+        for part, (_, own) in blobs.parts.items():
+            # Others may send blobs of any length.
+            fitting = [proven for proven in received.get(part, {}).values() if len(proven.blob) == len(own.blob)]
+            if fitting:
+                rows[part] = list(rows_of(fitting))
+        self._rows = rows
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
-        self._forged = {} if isinstance(message, Clip) else getattr(self, "_forged", {})
+        if isinstance(message, Clip):
+            self._forged = {}
         return await super().announce(slot, message, view)
 
     def _instead(self, slot: Slot, message: Message) -> Message:
@@ -333,7 +388,8 @@ class ShiftingOwner(ColludingChannel):
 
     def _forge(self, slot: Slot, center: Center) -> Center:
         wrong_D = self._wrong(slot, center.part)
-        forged = self._forged[center.part] = Blob.of(wrong_D)
+        forged = Blob.of(wrong_D)
+        self._forged = {**self._forged, center.part: forged}
         return Center(center.part, forged.digest, exact_norm(wrong_D))
 
     def _wrong(self, slot: Slot, part: int) -> Tensor:

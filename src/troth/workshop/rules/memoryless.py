@@ -1,10 +1,14 @@
-"""The plain average."""
+"""Rules that are functions of one step's rows: mean, medians, Krum and what follows from it, MDA, MeaMed, CAF."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from troth.clip.exact import AggregationError, Floats, check_byzantine, check_vectors
+
+# P peers, D coordinates
+
+MOST_BRANCHES = 200_000  # of `mda`'s search for a subset, all thresholds together: about a second
 
 
 def mean(vectors_PD: Tensor) -> Tensor:
@@ -13,22 +17,13 @@ def mean(vectors_PD: Tensor) -> Tensor:
     return vectors_PD.mean(dim=0)
 
 
-# The median of every coordinate by itself.
-
-
 def median(vectors_PD: Tensor) -> Tensor:
     """The middle value of each coordinate; the mean of the two middle ones when P is even (Yin et al. 2018).
 
     Withstands fewer than P/2 liars, at the price of a bias when the coordinates are skewed.
     """
     check_vectors(vectors_PD)
-    peers = len(vectors_PD)
-    sorted_PD = sorted_coordinates(vectors_PD)
-    # Halved before adding: the sum of two finite numbers may overflow.
-    return sorted_PD[(peers - 1) // 2] / 2 + sorted_PD[peers // 2] / 2
-
-
-# The mean of every coordinate without its extremes.
+    return _middle(sorted_coordinates(vectors_PD))
 
 
 def trimmed_mean(vectors_PD: Tensor, *, byzantine: int) -> Tensor:
@@ -37,9 +32,6 @@ def trimmed_mean(vectors_PD: Tensor, *, byzantine: int) -> Tensor:
     peers = len(vectors_PD)
     check_byzantine(byzantine, peers, (peers - 1) // 2, "trimmed-mean")
     return sorted_coordinates(vectors_PD)[byzantine : peers - byzantine].mean(dim=0)
-
-
-# The point with the smallest sum of distances to all vectors.
 
 
 def geometric_median(vectors_PD: Tensor, *, tolerance: float = 1e-10, iterations: int = 1000) -> Tensor:
@@ -76,9 +68,6 @@ def geometric_median(vectors_PD: Tensor, *, tolerance: float = 1e-10, iterations
 # Distances between all rows, and rows sorted coordinate by coordinate: what several rules begin with.
 
 
-# P peers, D coordinates
-
-
 def pairwise_distances(vectors_PD: Tensor) -> Tensor:
     """`‖x_i − x_j‖` in float64, symmetric to the last bit.
 
@@ -98,17 +87,21 @@ def sorted_coordinates(vectors_PD: Tensor) -> Tensor:
     return vectors_PD.sort(dim=0).values
 
 
+def _middle(sorted_PD: Tensor) -> Tensor:
+    """The median of sorted columns. Halved before adding: the sum of two finite numbers may overflow."""
+    peers = len(sorted_PD)
+    return sorted_PD[(peers - 1) // 2] / 2 + sorted_PD[peers // 2] / 2
+
+
 def nearest_to_median(sorted_PD: Tensor, keep: int) -> Tensor:
     """The mean of the `keep` values of each column that are nearest to its median.
 
     In a sorted column they stand side by side, so only the place where they begin is looked for. Of two such places, the one with
     the smaller values is taken.
     """
-    peers = len(sorted_PD)
-    # Halved before adding: the sum of two finite numbers may overflow.
-    median_D = sorted_PD[(peers - 1) // 2] / 2 + sorted_PD[peers // 2] / 2
+    median_D = _middle(sorted_PD)
     mean_D, farthest_D = sorted_PD[:keep].mean(dim=0), torch.full_like(median_D, float("inf"))
-    for start in range(peers - keep + 1):
+    for start in range(len(sorted_PD) - keep + 1):
         last = start + keep - 1
         far_D = torch.maximum(median_D - sorted_PD[start], sorted_PD[last] - median_D)
         nearer_D = far_D < farthest_D
@@ -151,14 +144,9 @@ def _scores(vectors_PD: Tensor, byzantine: int, power: int) -> Tensor:
     return nearest_first_PP[:, 1 : peers - byzantine - 1].sum(dim=1)  # column 0 is the row itself
 
 
-# RFA: the geometric median by a few smoothed Weiszfeld steps (Pillutla, Kakade and Harchaoui 2019).
-
-
-# P peers, D coordinates
-
-
 def rfa(vectors_PD: Tensor, *, steps: int = 8, smoothing: float = 0.1) -> Tensor:
-    """`z ← Σ w_i x_i / Σ w_i` with `w_i = 1/max(smoothing, ‖x_i − z‖)`, `steps` times from `z = 0`, in float64.
+    """`z ← Σ w_i x_i / Σ w_i` with `w_i = 1/max(smoothing, ‖x_i − z‖)`, `steps` times from `z = 0`, in float64: the geometric
+    median by a few smoothed Weiszfeld steps (Pillutla, Kakade and Harchaoui 2019).
 
     The limit withstands fewer than P/2 liars; a fixed number of steps from zero is nearer to zero than the limit, the more
     so the longer the liars' rows are. `smoothing` has the unit of the rows.
@@ -174,15 +162,9 @@ def rfa(vectors_PD: Tensor, *, steps: int = 8, smoothing: float = 0.1) -> Tensor
     return z_D.to(vectors_PD.dtype)
 
 
-# Bulyan over Krum (El Mhamdi, Guerraoui and Rouault 2018).
-
-
-# P peers, D coordinates
-
-
 def bulyan(vectors_PD: Tensor, *, byzantine: int) -> Tensor:
     """Choose `P − 2·byzantine` rows, one after the other by Krum among those left; then, in every coordinate, the mean of
-    the `P − 4·byzantine` chosen values nearest to their median.
+    the `P − 4·byzantine` chosen values nearest to their median (El Mhamdi, Guerraoui and Rouault 2018).
 
     Tolerates `4·byzantine + 3 ≤ P`. Krum among r rows counts `r − byzantine − 2` neighbours, and at least one.
     """
@@ -205,16 +187,9 @@ def _chosen(square_PP: Floats, byzantine: int) -> list[int]:
     return chosen
 
 
-# Minimum diameter averaging (Rousseeuw 1985; El Mhamdi et al. 2020).
-
-
-# P peers, D coordinates
-
-MOST_BRANCHES = 200_000  # of the search for a subset, all thresholds together: about a second
-
-
 def mda(vectors_PD: Tensor, *, byzantine: int) -> Tensor:
-    """The mean of the `P − byzantine` rows with the smallest largest distance between two of them.
+    """The mean of the `P − byzantine` rows with the smallest largest distance between two of them (Rousseeuw 1985; El Mhamdi et
+    al. 2020).
 
     Tolerates `2·byzantine < P`. Of several such subsets, the first in the order of the rows. The search is exact; it is
     refused with an error where it would take more than `MOST_BRANCHES` branches.
@@ -301,11 +276,8 @@ class _Search:
         return sum((far[row] & rows).bit_count() for row in range(len(far)) if rows >> row & 1) // 2
 
 
-# Mean around the median (Xie, Koyejo and Gupta 2018).
-
-
 def meamed(vectors_PD: Tensor, *, byzantine: int) -> Tensor:
-    """In every coordinate, the mean of the `P − byzantine` values nearest to the median.
+    """In every coordinate, the mean of the `P − byzantine` values nearest to the median (Xie, Koyejo and Gupta 2018).
 
     Tolerates `2·byzantine < P`. A liar within the spread of the honest values stays in.
     """
@@ -315,14 +287,9 @@ def meamed(vectors_PD: Tensor, *, byzantine: int) -> Tensor:
     return nearest_to_median(sorted_coordinates(vectors_PD), peers - byzantine)
 
 
-# CAF, the covariance-bound agnostic filter (Allouah, Guerraoui and Stephan 2025).
-
-
-# P peers, D coordinates
-
-
 def caf(vectors_PD: Tensor, *, byzantine: int) -> Tensor:
-    """Weigh rows down along the direction in which they vary most, and give the mean at which they varied least.
+    """CAF (Allouah, Guerraoui and Stephan 2025): weigh rows down along the direction in which they vary most, and give the mean
+    at which they varied least.
 
     Weights `c` begin at 1. While `Σ c > P − 2·byzantine`: `μ` and `Σ` are the weighted mean and covariance, `v` the top
     eigenvector of `Σ`; then `c_i ← c_i·(1 − ⟨x_i − μ, v⟩²/max_j ⟨x_j − μ, v⟩²)`. The result is the `μ` with the smallest top

@@ -1,4 +1,4 @@
-"""Pre-aggregation: something done to the rows before another rule, which an option names: `nnm:rule=krum`."""
+"""Rules that remember: those around another rule, clipping from the last aggregate, and Safeguard."""
 
 import copy
 import hashlib
@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Self
 
 import torch
@@ -16,16 +17,16 @@ from troth.clip.exact import AggregationError, check_byzantine, check_vectors
 from troth.workshop.rules.memory import Aggregator, AnyRule, RuleWithMemory, Setting, begin_rule, covered
 from troth.workshop.rules.memoryless import pairwise_distances
 
+# P peers, K nearest rows, S buckets, G peers still trusted, D coordinates
+
 
 @dataclass(frozen=True)
 class PreAggregation(RuleWithMemory):
-    """A rule around another one. By itself it knows the names of the table; `around` gives it any rule."""
+    """Something done to the rows before another rule, which an option names: `nnm:rule=krum`. By itself it knows the names of the
+    table; `around` gives it any rule."""
 
     rule: str
     _inner: AnyRule | None = field(default=None, init=False, repr=False, compare=False)
-
-    @abstractmethod
-    def begin(self, setting: Setting) -> Aggregator: ...
 
     def around(self, inner: AnyRule) -> Self:
         """The same with this rule inside, whatever its name."""
@@ -56,9 +57,6 @@ class PreAggregation(RuleWithMemory):
 
 
 # Nearest-neighbour mixing before another rule (Allouah et al. 2023).
-
-
-# P peers, K nearest rows, D coordinates
 
 
 def mix_nearest(vectors_PD: Tensor, *, byzantine: int) -> Tensor:
@@ -97,9 +95,6 @@ class _Mixed:
 
 
 # Bucketing before another rule (Karimireddy, He and Jaggi 2022).
-
-
-# P peers, S buckets, D coordinates
 
 
 @dataclass(frozen=True)
@@ -149,9 +144,6 @@ class _Bucketed:
 # Centred clipping around the last aggregate, for workers with momentum (Karimireddy, He and Jaggi 2021).
 
 
-# P peers, D coordinates
-
-
 @dataclass(frozen=True)
 class CenteredClipMomentum(RuleWithMemory):
     """a few clipped steps from the last aggregate; for --momentum (Karimireddy et al. 2021)"""
@@ -189,18 +181,40 @@ class _FromTheLast:
 # SafeguardSGD: sums of gradients over two windows betray a persistent liar (Allen-Zhu, Ebrahimian, Li and Alistarh 2021).
 
 
-# P peers, G of them still trusted, D coordinates
-
 _FACTOR = 2.0  # of the threshold: a peer this far from the median accumulator is removed (Algorithm 1, line 10)
 
 
-@dataclass(frozen=True)
-class Safeguard(RuleWithMemory):
-    """the mean of peers whose sums over two windows agree; others are out for good (Allen-Zhu et al. 2021)
+class _Guarding(RuleWithMemory):
+    """Thresholds of 0 are found from the rows themselves: see `_Window.threshold`. With `at_once` a peer that is found out does
+    not count at that step already; as published it counts for the last time."""
 
-    Thresholds of 0 are found from the rows themselves: see `_Window.threshold`. With `at_once` a peer that is found out does
-    not count at that step already; as published it counts for the last time.
-    """
+    margin: float
+    noise: float
+    at_once: bool
+
+    @property
+    @abstractmethod
+    def windows(self) -> tuple[tuple[int, float], ...]:
+        """Steps and threshold of each, the shortest first."""
+
+    def __post_init__(self) -> None:
+        steps, thresholds = zip(*self.windows, strict=True)
+        if steps[0] < 1 or list(steps) != sorted(steps):
+            raise AggregationError(f"windows need 1 ≤ short ≤ long, got {', '.join(map(str, steps))}")
+        if not all(0 <= number < inf for number in (*thresholds, self.margin, self.noise)):
+            raise AggregationError(f"thresholds, margin and noise must be 0 or positive, got {self}")
+
+    def begin(self, setting: Setting) -> Aggregator:
+        windows = [_Window(steps, threshold, self.margin) for steps, threshold in self.windows]
+        return _Guard(setting, windows, self.noise, self.at_once)
+
+    def most(self, peers: int) -> int:
+        return (peers - 1) // 2
+
+
+@dataclass(frozen=True)
+class Safeguard(_Guarding):
+    """the mean of peers whose sums over two windows agree; others are out for good (Allen-Zhu et al. 2021)"""
 
     short: int = 20
     long: int = 100
@@ -210,24 +224,13 @@ class Safeguard(RuleWithMemory):
     noise: float = 0.0
     at_once: bool = False
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.short <= self.long:
-            raise AggregationError(f"windows need 1 ≤ short ≤ long, got {self.short} and {self.long}")
-        check_not_negative(self.short_threshold, self.long_threshold, self.margin, self.noise)
-
-    def begin(self, setting: Setting) -> Aggregator:
-        windows = [
-            _Window(self.short, self.short_threshold, self.margin),
-            _Window(self.long, self.long_threshold, self.margin),
-        ]
-        return _Guard(setting, windows, self.noise, self.at_once)
-
-    def most(self, peers: int) -> int:
-        return (peers - 1) // 2
+    @property
+    def windows(self) -> tuple[tuple[int, float], ...]:
+        return (self.short, self.short_threshold), (self.long, self.long_threshold)
 
 
 @dataclass(frozen=True)
-class SafeguardSingle(RuleWithMemory):
+class SafeguardSingle(_Guarding):
     """the same with one window (the warm-up of Allen-Zhu et al. 2021)"""
 
     window: int = 100
@@ -236,21 +239,9 @@ class SafeguardSingle(RuleWithMemory):
     noise: float = 0.0
     at_once: bool = False
 
-    def __post_init__(self) -> None:
-        if self.window < 1:
-            raise AggregationError(f"the window must be at least 1, got {self.window}")
-        check_not_negative(self.threshold, self.margin, self.noise)
-
-    def begin(self, setting: Setting) -> Aggregator:
-        return _Guard(setting, [_Window(self.window, self.threshold, self.margin)], self.noise, self.at_once)
-
-    def most(self, peers: int) -> int:
-        return (peers - 1) // 2
-
-
-def check_not_negative(*numbers: float) -> None:
-    if not all(0 <= number < float("inf") for number in numbers):
-        raise AggregationError(f"thresholds, margin and noise must be 0 or positive, got {numbers}")
+    @property
+    def windows(self) -> tuple[tuple[int, float], ...]:
+        return ((self.window, self.threshold),)
 
 
 class _Window:

@@ -1,14 +1,7 @@
 """The table of all rules, by the names that commands and scenarios know."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
-from torch import Tensor
-
-from troth.clip.exact import check_shape
 from troth.clip.fast import centered_clip
-from troth.workshop.rules.memory import AnyRule, RuleEntry, RuleWithMemory, Setting
+from troth.workshop.rules.memory import RuleEntry, RuleWithMemory
 from troth.workshop.rules.memoryless import (
     bulyan,
     caf,
@@ -29,8 +22,6 @@ from troth.workshop.rules.remembering import (
     Safeguard,
     SafeguardSingle,
 )
-
-Rule = Callable[[Tensor], Tensor]
 
 
 def _below_half(peers: int) -> int:
@@ -77,19 +68,3 @@ RULES: dict[str, RuleEntry | type[RuleWithMemory]] = {
     "safeguard": Safeguard,
     "safeguard-single": SafeguardSingle,
 }
-
-
-def bind_rule(rule: AnyRule | type[RuleWithMemory], *, byzantine: int, tau: float) -> Rule:
-    """Make a rule a function of the vectors alone; one with memory is as at its first step."""
-    if isinstance(rule, RuleEntry):
-        known: dict[str, Any] = {"byzantine": byzantine, "tau": tau}
-        return partial(rule.function, **{name: known[name] for name in rule.needs})
-    remembering = rule() if isinstance(rule, type) else rule
-
-    def first_step(vectors_PD: Tensor) -> Tensor:
-        check_shape(vectors_PD)
-        peers = len(vectors_PD)
-        aggregator = remembering.begin(Setting(peers, byzantine, tau, seed=b""))
-        return aggregator(vectors_PD, range(peers))
-
-    return first_step

@@ -9,7 +9,7 @@ from troth.protocol.wire.messages import MOST_CHARGES, ChargeKind, GuiltySide, M
 from troth.protocol.wire.phases import decode, encode
 from troth.specs import SpecError
 from troth.workshop.attacks import make_attack
-from troth.workshop.attacks.burden import invented
+from troth.workshop.attacks.roles import invented
 from troth.workshop.simulation import ProtocolSimulation, Scenario
 
 BALLOTS = 300

@@ -10,7 +10,8 @@ from torch import Tensor
 from tests.workshop.attacks.gradient.forging import forger, rows
 from troth.clip.fast import centered_clip
 from troth.training import make_task
-from troth.workshop.attacks import AttackError, alie_deviations, make_attack
+from troth.workshop.attacks import AttackError, make_attack
+from troth.workshop.attacks.informed_lies import alie_deviations
 from troth.workshop.rules.memoryless import krum, median
 
 # B colluders, H honest peers, P contributors, D coordinates
