@@ -15,7 +15,7 @@ from troth.workshop.attacks import ATTACKS
 from troth.workshop.lab.sweep_file import read_sweep
 
 DOCS = Path(__file__).parents[2] / "docs"
-RECIPE = DOCS.parent / "src/troth/lab/recipes/matrix.toml"
+RECIPE = DOCS.parent / "src/troth/workshop/lab/recipes/matrix.toml"
 MACHINE = "a machine, 2 cores, PyTorch 9"
 FILE = """
 name = "matrix"

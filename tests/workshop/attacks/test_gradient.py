@@ -245,7 +245,7 @@ def test_options() -> None:
         ("sign-flip:scale=nan", "option 'scale' takes a finite number, got 'nan'"),
         ("random-direction:scale=-1", "'random-direction:scale=-1': scale must be a positive number, got -1.0"),
         ("random-direction:scale=inf", "option 'scale' takes a finite number, got 'inf'"),
-        ("delayed-gradient:delay=0", "'delayed-gradient:delay=0': delay must be at least 1 step, got 0"),
+        ("delayed-gradient:delay=0", "'delayed-gradient:delay=0': delay must be at least 1, got 0"),
         ("delayed-gradient:delay=1.5", "option 'delay' takes a whole number, got '1.5'"),
         ("ipm-0.6:epsilon=-1", "'ipm-0.6:epsilon=-1': epsilon must be a positive number, got -1.0"),
         ("hide:share=0", "'hide:share=0': share must be a positive number, got 0.0"),

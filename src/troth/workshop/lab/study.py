@@ -35,10 +35,12 @@ class Metric:
     def final(self, run: FinishedRun) -> float | None:
         return run.metrics.get(self.name)
 
+    def written(self, value: float | None) -> float | None:
+        return None if value is None else value * self.factor
+
     def scaled(self, run: FinishedRun) -> float | None:
         """The final one as it is written."""
-        final = self.final(run)
-        return None if final is None else final * self.factor
+        return self.written(self.final(run))
 
     def lost(self, value: float | None, reference: float | None) -> float | None:
         """How much worse than the reference, in points or in the metric's unit."""
@@ -138,11 +140,14 @@ class Study:
     def facets(
         self, axes: Sequence[str], runs: Iterable[FinishedRun] | None = None
     ) -> list[tuple[str, str, list[FinishedRun]]]:
-        """What is drawn apart: for each combination of these axes' values its name in words, for files, and its runs."""
+        """What is drawn apart: for each combination of these axes' values the end of its title and of its file's name, and its
+        runs."""
         cells = self.cells(axes, runs)
+        if not axes:
+            return [("", "", some) for some in cells.values()]
         words = [named(dict(zip(axes, key, strict=True)), axes) for key in cells]
-        names = file_names(words) if axes else [""]
-        return list(zip(words, names, cells.values(), strict=True))
+        ends = ((f": {one}", f"-{name}") for one, name in zip(words, file_names(words), strict=True))
+        return [(*end, some) for end, some in zip(ends, cells.values(), strict=True)]
 
     # Comparisons
 

@@ -75,7 +75,7 @@ def test_inner_product_manipulation_agrees_with_byzfl(byzfl_attacks: ModuleType)
         ("not-finite:where=two", "'not-finite:where=two': where is one of all, one, got 'two'"),
         ("gaussian:deviation=0", "'gaussian:deviation=0': deviation must be a positive number, got 0.0"),
         ("slow-poison:share=-1", "'slow-poison:share=-1': share must be a positive number, got -1.0"),
-        ("mimic:warmup=0", "'mimic:warmup=0': warmup must be at least 1 step, got 0"),
+        ("mimic:warmup=0", "'mimic:warmup=0': warmup must be at least 1, got 0"),
         ("min-max:direction=up", "'min-max:direction=up': direction is one of std, unit, sign, got 'up'"),
         ("rop:relocation=2", "'rop:relocation=2': relocation must be from 0 to 1, got 2.0"),
         ("tailored:damage=all", "'tailored:damage=all': damage is one of against, distance, got 'all'"),
