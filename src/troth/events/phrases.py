@@ -74,6 +74,8 @@ def line(event: Stepped, metrics: str) -> str:
     observing = "  (observing)" if event.observed else ""
     if is_paused(event):
         observing += "  paused"
+    if event.attacked:
+        observing += "  under attack"
     slow = f"  Δ {event.delta_s:.1f} s" if event.delta_s > event.least_delta_s else ""
     loss = "–" if event.loss is None else f"{event.loss:.3f}"  # a peer that only observes has computed none yet
     measured = f"{metrics}  " if metrics else ""

@@ -17,6 +17,7 @@ LOOK_S = 0.2  # between two looks at the events, and between two messages to a v
 _STATUS_S = 1.0  # between two looks at the status: it is renewed as often
 _LONGEST_LOOK_S = 0.2  # at a file that is large: then viewers are told what was found so far
 _LONG_S = 600.0  # that a first step may take
+_KEEP_ALIVE_S = 10.0
 _STEPS = 20  # where nobody keeps a status: so many times the last step's length without another one is silence
 
 
@@ -74,75 +75,43 @@ class LiveRun:
         return abs(time.time() - written) > longest  # ahead: see `is_lost`
 
 
-# A viewer's stream of server-sent events: history first, then what comes. Every message has the viewer's place in the stream as
-# its id. A viewer that was dropped comes back with it and loses nothing, so slow ones can be dropped.
+def messages(run: LiveRun, begin: Position | None) -> Iterator[bytes]:
+    """Server-sent events for one viewer: history first, then what comes, until it has seen all there will ever be.
 
-_KEEP_ALIVE_S = 10.0
-
-
-class _Batch(msgspec.Struct, frozen=True):
-    """The data of a message."""
-
-    events: list[Event]
-    total: int  # events that there are by now
-    first: int = msgspec.field(name="from")  # number of the first of these, from 0
-
-
-class ViewerStream:
-    """The messages for one viewer, until it has seen all there will ever be."""
-
-    def __init__(self, run: LiveRun, begin: Position | None) -> None:
-        self._run = run
-        self._reader = Reader(run.tail, begin)
-        self._status: Status | None = None
-        self._ended: str | None = None
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield b"retry: 2000\n\n"
-        sent_at = time.monotonic()
-        while not self._run.closed.is_set():
-            self._run.look()
-            messages, behind = [*self._events()], self._reader.behind
-            if not behind:
-                messages += [*self._present(), *self._end()]
-            for message in messages:
-                sent_at = time.monotonic()
-                yield message
-            if self._ended in FOR_GOOD:
-                return
-            if time.monotonic() >= sent_at + _KEEP_ALIVE_S:
-                sent_at = time.monotonic()
-                yield b": still here\n\n"
-            yield b""  # says nothing, and lets a viewer go that has left
-            if not behind:
-                self._run.closed.wait(LOOK_S)
-
-    def _events(self) -> Iterator[bytes]:
-        before = self._reader.at.count
-        events, other = self._reader.new()
-        first, now = 0 if other else before, self._reader.at
+    Every message about events has the viewer's place in the stream as its id. A viewer that was dropped comes back with it and
+    loses nothing, so slow ones can be dropped. An empty message says nothing, and lets a viewer go that has left."""
+    yield b"retry: 2000\n\n"
+    reader, status, end, sent_at = Reader(run.tail, begin), None, None, time.monotonic()
+    while not run.closed.is_set():
+        run.look()
+        how = run.how_it_ended  # before the events are read: else the last of them could come after it
+        before, (events, other) = reader.at.count, reader.new()
+        first, now, news = 0 if other else before, reader.at, list[bytes]()
         if other and before:
-            yield _message({}, event="reset")  # another run: what was shown is not part of it
+            news.append(_message({}, event="reset"))  # another run: what was shown is not part of it
         if other or now.count > first:
-            self._ended = None
+            end = None
         if now.count > first:
-            total = self._run.tail.position.count
-            yield _message(_Batch([_light(one) for one in events], total, first), place=now)
-
-    def _present(self) -> Iterator[bytes]:
-        status = self._run.status
-        if status is not None and status != self._status:
-            self._status = status
-            yield _message(status, event="status")
-
-    def _end(self) -> Iterator[bytes]:
-        how = self._run.how_it_ended
-        if how is None and self._ended is not None:  # it was only silent
-            self._ended = None
-            yield _message({}, event="again")
-        if how is not None and how != self._ended and not self._reader.behind:
-            self._ended = how
-            yield _message({"how": how}, event="end")
+            data = {"events": [_light(one) for one in events], "total": run.tail.position.count, "from": first}
+            news.append(_message(data, place=now))
+        if not (behind := reader.behind):
+            if (present := run.status) is not None and present != status:
+                status = present
+                news.append(_message(status, event="status"))
+            if how is None and end is not None:  # it was only silent
+                news.append(_message({}, event="again"))
+            elif how != end:
+                news.append(_message({"how": how}, event="end"))
+            end = how
+        if not news and time.monotonic() >= sent_at + _KEEP_ALIVE_S:
+            news.append(b": still here\n\n")
+        sent_at = time.monotonic() if news else sent_at
+        yield from news
+        if end in FOR_GOOD:
+            return
+        yield b""
+        if not behind:
+            run.closed.wait(LOOK_S)
 
 
 def _light(event: Event) -> Event:

@@ -36,7 +36,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from troth.errors import OperatorError
 from troth.watch.folder import RunFolder
-from troth.watch.live import FOR_GOOD, LiveRun, ViewerStream
+from troth.watch.live import FOR_GOOD, LiveRun, messages
 from troth.watch.tail import Position
 
 # A viewer's connection: one request, then one answer, within bounds that uvicorn alone does not set.
@@ -419,13 +419,13 @@ class PageServer:
         if self.streams >= self._limits.streams:
             return say(HTTPStatus.SERVICE_UNAVAILABLE, "Too many viewers at a time.", Retry_After="5")
         self.streams += 1
-        return _Viewing(self, ViewerStream(self._run, begin))
+        return _Viewing(self, messages(self._run, begin))
 
 
 class _Viewing(StreamingResponse):
     """A stream of events, and a place among the viewers for as long as it lasts."""
 
-    def __init__(self, server: PageServer, stream: ViewerStream) -> None:
+    def __init__(self, server: PageServer, stream: Iterator[bytes]) -> None:
         super().__init__(stream, headers={"X-Accel-Buffering": "no"}, media_type=_EVENT_STREAM)
         self._page = server
 

@@ -6,10 +6,12 @@ Names and reasons come from strangers: whatever leaves here is printable. Nothin
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Self
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -66,6 +68,20 @@ class TerminalView:
         self._banned: set[str] = set()
         self._columns: deque[tuple[int, dict[str, str]]] = deque(maxlen=MOST_STEPS)  # steps, with the sign of each peer
         self._news: deque[str] = deque(maxlen=_MOST_NEWS)
+
+    def follow(self, run: LiveRun, reader: Reader) -> Self:
+        """Take everything that there is by now."""
+        run.look()
+        behind = True
+        while behind:
+            events, other = reader.new()
+            if other:
+                self.forget()
+            for event in events:
+                self.take(event)
+            behind = reader.behind
+        self.status = run.status
+        return self
 
     def take(self, event: Event) -> None:
         with self._lock:
@@ -131,7 +147,7 @@ class TerminalView:
             phase = f"  {status.phase} of step {status.step}" if status.phase else ""
             present = health(Path(), status, time.time() if self._now is None else self._now).line() + phase
         else:
-            present = "" if last is None else line(last, self._metrics)
+            present = "" if last is None else phrases.line(last, phrases.metrics_in_words(self._metrics))
         if self._ended is not None:
             present = f"{self._ended.how}  {self._ended.text}  {present}"
         yield from Text(printable(present)).wrap(console, max(1, width))
@@ -205,13 +221,6 @@ def _unconvicted(trial: Trial) -> str:
     return f"{accusation} {trial.target} ({trial.kind} of step {trial.step}): {how}"
 
 
-def line(event: Stepped, metrics: Mapping[str, float]) -> str:
-    """How the run is doing after a step."""
-    return printable(
-        phrases.line(event, phrases.metrics_in_words(metrics)) + ("  under attack" if event.attacked else "")
-    )
-
-
 def watch_here(folder: RunFolder, console: Console | None = None) -> None:
     """Show a run until it is over for good, or until Ctrl-C."""
     console = console or Console()
@@ -224,7 +233,7 @@ def watch_here(folder: RunFolder, console: Console | None = None) -> None:
 
 def _watch_drawn(run: LiveRun, console: Console) -> None:
     """On a screen of its own; afterwards the terminal is as it was, with the last picture below."""
-    updated = _following(run, TerminalView())
+    updated = partial(TerminalView().follow, run, Reader(run.tail))
     try:
         with Live(get_renderable=updated, console=console, screen=True, refresh_per_second=2):
             while run.how_it_ended not in FOR_GOOD:
@@ -245,7 +254,7 @@ def _watch_lines(run: LiveRun, console: Console) -> None:
                 metrics |= event.metrics
                 if time.monotonic() >= last + _LINE_EVERY_S or event.updates == event.of:
                     last = time.monotonic()
-                    lines.append(line(event, metrics))
+                    lines.append(printable(phrases.line(event, phrases.metrics_in_words(metrics))))
             for one in lines:
                 console.print(one, markup=False, highlight=False, soft_wrap=True)
         if not reader.behind:
@@ -260,29 +269,9 @@ def drawn_below(folder: RunFolder, console: Console) -> Iterator[Live]:
 
     A thread draws; the process that trains prints its news as ever, and they scroll away above."""
     with LiveRun(folder) as run:
-        updated = _following(run, TerminalView(news=False))
+        updated = partial(TerminalView(news=False).follow, run, Reader(run.tail))
         # Of the two streams, what people read goes through the console; standard output may be a file.
         with Live(
             get_renderable=updated, console=console, refresh_per_second=1, transient=True, redirect_stdout=False
         ) as live:
             yield live
-
-
-def _following(run: LiveRun, view: TerminalView) -> Callable[[], TerminalView]:
-    """The view, with everything that there is by the time of the call."""
-    reader = Reader(run.tail)
-
-    def updated() -> TerminalView:
-        run.look()
-        while True:
-            events, other = reader.new()
-            if other:
-                view.forget()
-            for event in events:
-                view.take(event)
-            if not reader.behind:
-                break
-        view.status = run.status
-        return view
-
-    return updated
