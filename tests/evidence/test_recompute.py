@@ -20,8 +20,8 @@ from troth.protocol.core.roles import gradient_seed
 from troth.protocol.wire.primitives import Primitives
 from troth.training import Problem
 from troth.training.hardware import class_digest
-from troth.training.measurement import changed
 from troth.training.optimizers import SGD, constant
+from troth.training.task import with_options
 from troth.training.work import TrainingWork
 from troth.workshop.simulation import ProtocolSimulation, Scenario
 
@@ -98,7 +98,7 @@ def test_zeros_come_out_everywhere_and_show_nothing(attacked: ProtocolSimulation
     proof = verify_ban(evidence.text)
     problem = problem_of(proof.run)
     assert problem is not None
-    zeros = Problem(changed(problem.task, clip_norm=1e-300))  # gradients that vanish, whoever computes them
+    zeros = Problem(with_options(problem.task, clip_norm=1e-300))  # gradients that vanish, whoever computes them
     assert proof.disputed is not None
     bounds = part_bounds(problem.size, proof.disputed.parts)
     work, seed = TrainingWork(zeros, SGD(), constant(1.0, 1), Primitives()), Digest(proof.disputed.seed_randomness)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from troth.crypto import Stream
 from troth.specs import check_keywords
-from troth.training.task import Batch, Model, Task, TaskError
+from troth.training.task import Batch, Model, Task, TaskError, with_options
 
 _ITEM, _LABELS = "item", "labels"  # names of tensors that an item of the dataset gives no names to
 
@@ -43,22 +43,19 @@ def task(
     has the form of an item, with one more axis in front. Rows are drawn from the seed, with replacement. `evaluate` is a
     function of the model that returns metrics, or a held-out dataset, of which the mean loss is taken.
     """
-    made = DatasetTask(model, data, loss, batch_size, evaluate, tuple(Path(file) for file in data_files), name)
-    options: dict[str, Any] = {
-        "steps": steps,
-        "optimizer": optimizer,
-        "rate": rate,
-        "tau": tau,
-        "classes": classes,
-        "accumulate": accumulate,
-        "autocast": autocast,
-        "tf32": tf32,
-        "one_by_one": one_by_one,
-        "clip_norm": clip_norm,
-    }
-    for option, value in options.items():
-        object.__setattr__(made, option, value)
-    return made
+    return with_options(
+        DatasetTask(model, data, loss, batch_size, evaluate, tuple(Path(file) for file in data_files), name),
+        steps=steps,
+        optimizer=optimizer,
+        rate=rate,
+        tau=tau,
+        classes=classes,
+        accumulate=accumulate,
+        autocast=autocast,
+        tf32=tf32,
+        one_by_one=one_by_one,
+        clip_norm=clip_norm,
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,14 +15,13 @@ whenever jurors would convict, so every honest pair must stay below that, not ju
 machines may lie on opposite sides of this one.
 """
 
-import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import exp, inf, log, sqrt
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -38,7 +37,7 @@ from troth.training.determinism import threads
 from troth.training.hardware import STRESS, GradientJob, Machine, bent_gradient, gradient_on
 from troth.training.optimizers import bound, cosine, make_optimizer
 from troth.training.problem import Problem
-from troth.training.task import Task, TaskError
+from troth.training.task import TaskError, with_options
 
 # The ways in which this machine can compute a gradient, some of them as another machine would.
 
@@ -67,12 +66,14 @@ def ways_of(problem: Problem, peers: int) -> list[Way]:
     if not together.why_one_by_one:
         ways.append(Way(f"{peers} in one call", _in_one_call(together)))
     if task.autocast is None:  # else it would measure the mixed precision, which all machines share
-        ways.append(Way("float64", one_at_a_time(_in_float64(problem, task))))
+        same_way = bool(problem.why_one_by_one)  # batched as the plain one is, so that their times compare
+        wide = Problem(task, device=device, dtype=torch.float64, one_by_one=same_way)
+        ways.append(Way("float64", one_at_a_time(wide)))
     ways.append(Way("shaken inputs", one_at_a_time(problem, "shaken"), timed=False))
     if (other := _other_device(problem)) is not None:
         ways.append(Way(other, one_at_a_time(Problem(task, device=other))))
     if task.tf32 and device.type == "cuda":  # as GPUs compute that lack it
-        ways.append(Way("TF32 off", one_at_a_time(Problem(changed(task, tf32=False), device=device))))
+        ways.append(Way("TF32 off", one_at_a_time(Problem(with_options(task, tf32=False), device=device))))
     return ways
 
 
@@ -92,24 +93,10 @@ def one_at_a_time(problem: Problem, hardware: str = "") -> Gradients:
     return gradients
 
 
-def changed(task: Task, **attributes: Any) -> Task:
-    """A copy of a task with other attributes; tasks are frozen, and some of their options are no fields."""
-    other = copy.copy(task)
-    for name, value in attributes.items():
-        object.__setattr__(other, name, value)
-    return other
-
-
 def _other_device(problem: Problem) -> str | None:
     if not torch.cuda.is_available():
         return None
     return "cpu" if problem.device.type == "cuda" else "cuda"
-
-
-def _in_float64(problem: Problem, task: Task, device: str | None = None) -> Problem:
-    """Batched as the plain way is, so that their times compare."""
-    one_by_one = bool(problem.why_one_by_one)
-    return Problem(task, device=device or problem.device, dtype=torch.float64, one_by_one=one_by_one)
 
 
 def _thread_counts() -> list[tuple[str, int]]:

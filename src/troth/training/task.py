@@ -17,15 +17,21 @@ noise in the loss by way of `training/random_answers.py`. `check_pure` finds tas
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from troth.crypto import Stream, stream
 from troth.errors import OperatorError
+
+
+class TaskError(OperatorError):
+    """A task that cannot be trained on together; the message says what in it to change."""
+
 
 Batch = dict[str, Tensor]  # equal shapes for every seed, so that batches of many peers stack
 Model = Callable[..., Any]  # called as the module would be; its parameters are those of the step
@@ -99,14 +105,32 @@ class Task(ABC):
         """Change the first parameters that `model` gave; every number drawn here, by `nn.init` too, is the run's."""
 
 
+T = TypeVar("T", bound=Task)
+
+
 def draw_batch(task: Task, device: torch.device, draw: Stream) -> Batch:
     """The task's batch: by `batch_on`, unless a class below the one that defines it has a `batch` of its own."""
     names = next(vars(cls).keys() for cls in type(task).__mro__ if {"batch", "batch_on"} & vars(cls).keys())
     return task.batch_on(device, draw) if "batch_on" in names else task.batch(draw)
 
 
-# The error for tasks that cannot be trained.
+def with_options(task: T, **options: Any) -> T:
+    """A copy of a task with other values; tasks are frozen, and options that all tasks have are no fields."""
+    other = copy(task)
+    for name, value in options.items():
+        object.__setattr__(other, name, value)
+    return other
 
 
-class TaskError(OperatorError):
-    """A task that cannot be trained on together; the message says what in it to change."""
+def check_counts(task: Task) -> None:
+    """Raise unless every whole number among a task's fields can be a size."""
+    for name, value in vars(task).items():
+        if type(value) is int and not 1 <= value <= 65536:
+            raise ValueError(f"{name} must be at least 1 and at most 65536, got {value}")
+
+
+def check_choices(task: Task, **known: Iterable[str]) -> None:
+    """Raise unless each of these fields has one of the values that are known for it."""
+    for name, values in known.items():
+        if (value := getattr(task, name)) not in values:
+            raise ValueError(f"{name} is one of {', '.join(values)}, got '{value}'")

@@ -2,16 +2,15 @@
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from pathlib import Path
 from typing import Any
 
 from troth.plugins import PinnedCode, find, made, subclass_of
 from troth.specs import LazyTable, convert_options, file_of
 from troth.training import determinism
-from troth.training.task import Task, TaskError
+from troth.training.task import Task, TaskError, with_options
 
 TASKS = LazyTable[type[Task]](
     {
@@ -35,10 +34,8 @@ COMMON_OPTIONS: dict[str, Any] = {  # of every task, with their types
     "clip_norm": float | None,
     "tf32": bool,
 }
-DATA, DATA_VARIABLE = (
-    "{data}",
-    "TROTH_DATA",
-)  # in a spec: the folder that the environment names; the spec is the same anywhere
+# In a spec `{data}` is the folder that the environment names: the spec is the same anywhere.
+DATA, DATA_VARIABLE = "{data}", "TROTH_DATA"
 TASK_PLUGINS = "troth.tasks"  # entry points of installed packages
 TASK = subclass_of(Task, "task", "a complete subclass of troth.training.Task, or an object of one")
 
@@ -57,7 +54,7 @@ def make_task(spec: str, folder: Path | None = None, code: PinnedCode | None = N
         thing, options = find(spec, TASK, TASKS, TASK_PLUGINS, folder, code)
         options = {name: _placed(value, spec) for name, value in options.items()}
         common = {name: options.pop(name) for name in COMMON_OPTIONS if name in options and name not in _fields(thing)}
-        task = _with(made(thing, options, spec), convert_options(common, COMMON_OPTIONS, spec))
+        task = with_options(made(thing, options, spec), **convert_options(common, COMMON_OPTIONS, spec))
     if (file := file_of(spec)) is not None:
         # Once in a process: a second task out of the same file has read as much.
         place = ((folder or Path()) / file).resolve()
@@ -92,19 +89,9 @@ def _fields(thing: Any) -> set[str]:
     return {field.name for field in dataclasses.fields(thing)} if dataclasses.is_dataclass(thing) else set()
 
 
-def _with(task: Task, options: Mapping[str, Any]) -> Task:
-    """The task with other values of options that all tasks have."""
-    if not options:
-        return task
-    other = copy(task)  # what a file defines stays as it is
-    for name, value in options.items():
-        object.__setattr__(other, name, value)
-    return other
-
-
 def _with_data_in(task: Task, folder: Path) -> Task:
     """A built-in task whose data is looked for from this folder on: that of a manifest, wherever a member's process runs."""
     data, built_in = getattr(task, "data", None), type(task).__module__.startswith(f"{__name__}.")
     if not built_in or not isinstance(data, Path):
         return task
-    return _with(task, {"data": folder / data})
+    return with_options(task, data=folder / data)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from troth.crypto import Stream
 from troth.training.datasets import ImageSet, cifar10, cifar10_files
 from troth.training.gradient_calls import upload
+from troth.training.task import check_choices
 from troth.training.tasks.small_images import ImageTask, Normalise
 
 # B images of a batch, C channels, S rows and columns of pixels
@@ -65,12 +66,7 @@ class ResNet18(CIFARTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value, table in (
-            ("activation", self.activation, _ACTIVATIONS),
-            ("norm", self.norm, _NORMS),
-        ):
-            if value not in table:
-                raise ValueError(f"{name} is one of {', '.join(table)}, got '{value}'")
+        check_choices(self, activation=_ACTIVATIONS, norm=_NORMS)
 
     def model(self) -> nn.Module:
         activation, norm = _ACTIVATIONS[self.activation], _NORMS[self.norm]

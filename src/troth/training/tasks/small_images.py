@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +15,9 @@ from torch import Tensor, nn
 from troth.crypto import Stream, stream
 from troth.training.datasets import ImageSet, mnist, mnist_files
 from troth.training.gradient_calls import upload
-from troth.training.task import Batch, Model, Task
+from troth.training.task import Batch, Model, Task, check_choices, check_counts
 
-# B images of a batch, C channels
+# B images of a batch, N images of the training set, C channels
 
 _CPU = torch.device("cpu")
 _AT_ONCE = 250  # images of the test set
@@ -36,9 +35,7 @@ class ImageTask(Task):
     classes = 10
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if type(value) is int and not 1 <= value <= 65536:
-                raise ValueError(f"{name} must be at least 1 and at most 65536, got {value}")
+        check_counts(self)
 
     @abstractmethod
     def images(self) -> ImageSet:
@@ -114,9 +111,7 @@ class _DigitsTask(Task):
     classes = 10
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, int) and not 1 <= value <= 65536:
-                raise ValueError(f"{name} must be at least 1 and at most 65536, got {value}")
+        check_counts(self)
 
     def batch(self, draw: Stream) -> Batch:
         images, labels, _, _ = _digits()
@@ -151,8 +146,7 @@ class Digits(_DigitsTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.activation not in _ACTIVATIONS:
-            raise ValueError(f"activation is one of {', '.join(_ACTIVATIONS)}, got '{self.activation}'")
+        check_choices(self, activation=_ACTIVATIONS)
 
     def model(self) -> nn.Module:
         activation = _ACTIVATIONS[self.activation]()
@@ -213,8 +207,7 @@ class CNN(ImageTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.set not in _SETS:
-            raise ValueError(f"set is one of {', '.join(_SETS)}, got '{self.set}'")
+        check_choices(self, set=_SETS)
 
     def data_files(self) -> Sequence[Path]:
         return mnist_files(self.data, self.set)
@@ -241,11 +234,6 @@ class CNN(ImageTask):
 # MNIST, dealt out by class: the network and the data of Karimireddy et al. 2022 (docs/prior-work.md).
 
 
-# B images of a batch, N images of the training set
-
-_SPLITS, _DROPOUTS = ("iid", "sorted"), ("fresh", "fixed")
-
-
 @dataclass(frozen=True)
 class MnistCNN(ImageTask):
     """MNIST from a folder, a network with dropout (1.2M parameters); split=sorted: with a server, every peer has few classes"""
@@ -261,9 +249,7 @@ class MnistCNN(ImageTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value, known in (("split", self.split, _SPLITS), ("dropout", self.dropout, _DROPOUTS)):
-            if value not in known:
-                raise ValueError(f"{name} is one of {', '.join(known)}, got '{value}'")
+        check_choices(self, split=("iid", "sorted"), dropout=("fresh", "fixed"))
 
     def data_files(self) -> Sequence[Path]:
         return mnist_files(self.data, "mnist")
@@ -276,7 +262,8 @@ class MnistCNN(ImageTask):
         if self.split == "iid" or peer not in honest:
             return self
         size = -(-len(self.images().train.labels) // len(honest))
-        return MnistShard(**_options(self), first=list(honest).index(peer) * size, size=size)
+        options = {field.name: getattr(self, field.name) for field in fields(self)}
+        return MnistShard(**options, first=list(honest).index(peer) * size, size=size)
 
     def model(self) -> nn.Module:
         fixed = self.dropout == "fixed"
@@ -324,13 +311,9 @@ class FixedDropout(nn.Module):
         return features * self.keep if self.training else features
 
 
-def _options(task: MnistCNN) -> dict[str, Any]:
-    return {field.name: getattr(task, field.name) for field in fields(task)}
-
-
 @cache
 def _by_class(data: Path) -> NDArray[np.int64]:
     """Numbers of the training images in order of their classes; within a class, as they are in the file."""
     labels = mnist(data, "mnist").train.labels
-    labels_N = labels.rows(np.arange(len(labels)), torch.device("cpu")).numpy()
+    labels_N = labels.rows(np.arange(len(labels)), _CPU).numpy()
     return np.argsort(labels_N, kind="stable")

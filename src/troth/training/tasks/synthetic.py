@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from troth.crypto import Stream, stream
-from troth.training.task import Batch, Model, Task
+from troth.training.task import Batch, Model, Task, check_choices
 
 # D coordinates
 
@@ -41,8 +41,7 @@ class Synthetic(Task):
     def __post_init__(self) -> None:
         if self.dimension < 1 or self.noise < 0 or self.start < 0:
             raise ValueError(f"needs dimension ≥ 1, noise ≥ 0 and start ≥ 0, got {self}")
-        if self.tail not in TAILS:
-            raise ValueError(f"tail is one of {', '.join(TAILS)}, got '{self.tail}'")
+        check_choices(self, tail=TAILS)
 
     @abstractmethod
     def value(self, x_D: Tensor) -> Tensor:
@@ -122,6 +121,11 @@ class StronglyConvex(Synthetic):
         return torch.linspace(1 / self.condition, 1.0, self.dimension).to(x_D)
 
 
+def _unit(draw: Stream, dimension: int) -> Tensor:
+    """A vector of length 1 in a drawn direction."""
+    return nn.functional.normalize(torch.from_numpy(draw.normal(dimension)), dim=0).float()
+
+
 class _Point(nn.Module):
     """A model that is its one parameter."""
 
@@ -152,10 +156,7 @@ class Quadratic(Task):
             raise ValueError(f"needs dimension ≥ 1, condition ≥ 1 and noise ≥ 0, got {self}")
 
     def model(self) -> nn.Module:
-        return _PointInABowl(self.dimension)
-
-    def initialise(self, model: nn.Module, draw: Stream) -> None:
-        pass  # a point starts at the origin, at distance 1 from the optimum
+        return _Point(self.dimension, 0.0)  # at distance 1 from the optimum
 
     def batch(self, draw: Stream) -> Batch:
         return {"noise": torch.from_numpy(draw.normal(self.dimension) / sqrt(self.dimension)).float()}
@@ -177,19 +178,7 @@ class Quadratic(Task):
         return torch.linspace(1 / self.condition, 1.0, self.dimension)
 
     def optimum(self) -> Tensor:
-        direction_D = torch.from_numpy(stream(0, "quadratic", "optimum").normal(self.dimension))
-        return torch.nn.functional.normalize(direction_D, dim=0).float()
-
-
-class _PointInABowl(nn.Module):
-    """A model that is its one parameter."""
-
-    def __init__(self, dimension: int) -> None:
-        super().__init__()
-        self.x = nn.Parameter(torch.zeros(dimension))
-
-    def forward(self) -> Tensor:
-        return self.x
+        return _unit(stream(0, "quadratic", "optimum"), self.dimension)
 
 
 # A product of two vectors, one of them zero at first: gradients with parts of nothing but zeros, and sparse ones.
@@ -213,9 +202,6 @@ class Factors(Task):
     def model(self) -> nn.Module:
         return _Product(self.dimension // 2)
 
-    def initialise(self, model: nn.Module, draw: Stream) -> None:
-        pass  # as LoRA does: one factor is zero, so the other has no gradient in the first step
-
     def batch(self, draw: Stream) -> Batch:
         half = self.dimension // 2
         return {
@@ -233,12 +219,11 @@ class Factors(Task):
         return {"loss": float(0.5 * (away_H * away_H).sum()), "distance": float(away_H.norm())}
 
     def optimum(self) -> Tensor:
-        direction_H = torch.from_numpy(stream(0, "factors", "optimum").normal(self.dimension // 2))
-        return torch.nn.functional.normalize(direction_H, dim=0).float()
+        return _unit(stream(0, "factors", "optimum"), self.dimension // 2)
 
 
 class _Product(nn.Module):
-    """Two factors, multiplied coordinate by coordinate."""
+    """Two factors, multiplied coordinate by coordinate. As in LoRA one is zero: the other has no gradient in the first step."""
 
     def __init__(self, half: int) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ from troth.training.datasets import (
     read_text,
     read_words,
 )
-from troth.training.task import Batch, Model, Task, TaskError
+from troth.training.task import Batch, Model, Task, TaskError, check_choices, check_counts
 
 # What tasks on text share: a file that the user names, of which the last tenth is held out.
 
@@ -45,9 +45,7 @@ class TextTask(Task):
     length: int = 128  # of a sequence
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if type(value) is int and not 1 <= value <= 65536:
-                raise ValueError(f"{name} must be at least 1 and at most 65536, got {value}")
+        check_counts(self)
 
     @abstractmethod
     def text(self) -> Table:
@@ -117,8 +115,7 @@ class Albert(TextTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.size not in _SIZES:
-            raise ValueError(f"size is one of {', '.join(_SIZES)}, got '{self.size}'")
+        check_choices(self, size=_SIZES)
         if not FIRST_WORD <= self.vocabulary <= MOST_WORDS:
             raise ValueError(f"vocabulary must be from {FIRST_WORD} to {MOST_WORDS:,}, got {self.vocabulary:,}")
         if self.length < 16:
