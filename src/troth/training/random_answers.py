@@ -1,6 +1,9 @@
-"""Answers to PyTorch's random functions, drawn from a `Noise`: one function per kind, and the table that assigns them.
+"""A loss without chance: PyTorch's random functions follow from the batch's seed, and others' generators are noticed.
 
-An answer gets the noise, the function that was called, and its arguments.
+While `SeededNoise` is active, every random function of PyTorch that the loss calls is answered by numbers that follow from a
+seed (a tensor that travels in the batch), the number of the call, and the element's index: integer operations, so the same
+bits on every machine, and ordinary tensor operations, so they go through `grad` and `vmap`. Random functions without such
+an answer are an error that names them. A lookup whose gradient does not repeat on a GPU has another one there.
 """
 
 import builtins
@@ -13,7 +16,7 @@ from contextlib import contextmanager
 from functools import cache
 from math import log, pi, sqrt
 from types import FrameType, FunctionType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,11 +28,91 @@ from troth.crypto import Seed, derive
 from troth.training.task import TaskError
 from troth.training.user_code import check_wanted, is_users
 
-if TYPE_CHECKING:
-    pass
+_MASK = (1 << 32) - 1
+_BLOCK = 64  # calls whose keys are made at once
+_ODD = (0x7FEB352D, 0x31848BAB)  # below 2³¹: products of them with 32 bits do not leave an int64
 
 
-def _keep(noise: "SeededNoise", tensor: Tensor, p: float, shape: torch.Size | None = None) -> Tensor:
+def seed_tensor(seed: Seed) -> Tensor:
+    """Two words of 32 bits, as the batch carries them."""
+    raw = derive(seed, "noise")
+    return torch.tensor([int.from_bytes(raw[:4], "little"), int.from_bytes(raw[4:8], "little")])
+
+
+class SeededNoise(TorchFunctionMode):
+    """Answers random functions from a seed; one object per evaluation of the loss. Without a seed there is no noise."""
+
+    def __init__(self, seed: Tensor | None) -> None:
+        super().__init__()
+        self._seed = seed
+        self._keys = torch.empty(0)
+        self.calls = 0
+        self.drawn: Counter[str] = Counter()  # by the name of the function that drew
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        check_wanted()  # here, since this mode sees every operation of a loss
+        kwargs = kwargs or {}
+        answer = ANSWERS.get(func)
+        if answer is not None:
+            before = self.calls
+            result = answer(self, func, *args, **kwargs)
+            self.drawn[func.__name__] += self.calls - before
+            return result
+        if (instead := INSTEAD.get(func)) is not None:
+            return instead(*args, **kwargs)
+        if func in COMPOSITE:
+            with self:  # this mode is off inside a handler, and the function calls others that it answers
+                return _unguarded(func)(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def uniform(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """Multiples of 2⁻²⁴ in [0, 1), float32."""
+        return (self.words(shape, device) >> 8).float() * 2.0**-24
+
+    def words(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """Integers of 32 bits for the next call: the index, mixed with two keys made of the seed and the call's number."""
+        if shape.numel() > _MASK:
+            raise TaskError(f"a random tensor of {shape.numel():,} elements is too large: at most {_MASK:,}")
+        if self._seed is None:
+            raise TaskError("this batch carries no seed for dropout and noise: take it from Problem.batch")
+        if self.calls % _BLOCK == 0:
+            self._keys = _keys(self._seed.to(device), self.calls)
+        first, second = self._keys.to(device)[:, self.calls % _BLOCK].unbind()
+        self.calls += 1
+        index = torch.arange(shape.numel(), device=device).view(shape)
+        return _mix_(_mix_(index ^ first).add_(second).bitwise_and_(_MASK))
+
+
+def _keys(seed: Tensor, start: int) -> Tensor:
+    """Two keys for each of the next calls, in one row each."""
+    number = torch.arange(start, start + _BLOCK, device=seed.device)
+    swapped = seed.flip(0)[:, None]
+    return _mix_(_mix_((seed[:, None] + number) & _MASK) ^ swapped)
+
+
+def _mix_(x: Tensor) -> Tensor:
+    """Replace numbers of 32 bits by a bijection of them in which every input bit moves about half of the output bits."""
+    x.bitwise_xor_(x >> 16).mul_(_ODD[0]).bitwise_and_(_MASK)
+    x.bitwise_xor_(x >> 15).mul_(_ODD[1]).bitwise_and_(_MASK)
+    return x.bitwise_xor_(x >> 16)
+
+
+@cache
+def _unguarded(func: FunctionType) -> FunctionType:
+    """A Python function of PyTorch's, less its own look for modes: the functions that it calls are looked at instead."""
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    blind = {name: (lambda *_: False) for name in names}
+    copy = FunctionType(
+        func.__code__, {**func.__globals__, **blind}, func.__name__, func.__defaults__, func.__closure__
+    )
+    copy.__kwdefaults__ = func.__kwdefaults__
+    return copy
+
+
+# Answers: each gets the noise, the function that was called, and its arguments.
+
+
+def _keep(noise: SeededNoise, tensor: Tensor, p: float, shape: torch.Size | None = None) -> Tensor:
     """1/(1 − p) where an element stays, 0 where it is dropped."""
     if not 0 <= p <= 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
@@ -39,18 +122,18 @@ def _keep(noise: "SeededNoise", tensor: Tensor, p: float, shape: torch.Size | No
     return (words >= int(p * (1 << 32))).to(tensor.dtype) / (1 - p)
 
 
-def _dropped(noise: "SeededNoise", tensor: Tensor, p: float, inplace: bool, shape: torch.Size | None = None) -> Tensor:
+def _dropped(noise: SeededNoise, tensor: Tensor, p: float, inplace: bool, shape: torch.Size | None = None) -> Tensor:
     keep = _keep(noise, tensor, p, shape)
     return tensor.mul_(keep) if inplace else tensor * keep
 
 
 def _dropout(
-    noise: "SeededNoise", func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    noise: SeededNoise, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Any:
     return _dropped(noise, input, p, inplace) if training and p > 0 else input
 
 
-def _native_dropout(noise: "SeededNoise", func: Any, input: Tensor, p: float, train: bool) -> Tensor:
+def _native_dropout(noise: SeededNoise, func: Any, input: Tensor, p: float, train: bool) -> Tensor:
     return _dropped(noise, input, p, func.__name__.endswith("_")) if train and p > 0 else input
 
 
@@ -58,7 +141,7 @@ def _channel_dropout(dimensions: int | None) -> Callable[..., Tensor]:
     """`dropout1d` to `dropout3d`: whole channels. Inputs without a batch have one dimension less than others."""
 
     def dropout(
-        noise: "SeededNoise", func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+        noise: SeededNoise, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> Tensor:
         if not training or p == 0:
             return input
@@ -70,7 +153,7 @@ def _channel_dropout(dimensions: int | None) -> Callable[..., Tensor]:
 
 
 def _alpha_dropout(
-    noise: "SeededNoise", func: Any, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+    noise: SeededNoise, func: Any, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
     """Klambauer et al. 2017: dropped elements get SELU's lower limit, then mean and variance are restored."""
     if not training or p == 0:
@@ -85,7 +168,7 @@ def _alpha_dropout(
 
 
 def _attention(
-    noise: "SeededNoise",
+    noise: SeededNoise,
     func: Any,
     query: Tensor,
     key: Tensor,
@@ -117,9 +200,7 @@ def _attention(
 def _fill(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """In-place draws: `tensor.normal_()`."""
 
-    def fill(
-        noise: "SeededNoise", func: Any, tensor: Tensor, *args: Any, generator: Any = None, **named: Any
-    ) -> Tensor:
+    def fill(noise: SeededNoise, func: Any, tensor: Tensor, *args: Any, generator: Any = None, **named: Any) -> Tensor:
         named = {{"from": "low", "to": "high"}.get(name, name): value for name, value in named.items()}
         return tensor.copy_(formula(noise, tensor.shape, tensor.device, *args, **named))
 
@@ -129,7 +210,7 @@ def _fill(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def _like(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Draws of a tensor's shape: `torch.randn_like(tensor)`."""
 
-    def like(noise: "SeededNoise", func: Any, tensor: Tensor, *args: Any, **options: Any) -> Tensor:
+    def like(noise: SeededNoise, func: Any, tensor: Tensor, *args: Any, **options: Any) -> Tensor:
         device, dtype = options.get("device") or tensor.device, options.get("dtype") or tensor.dtype
         return formula(noise, tensor.shape, torch.device(device), *args).to(dtype)
 
@@ -139,7 +220,7 @@ def _like(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def _make(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Draws of a given shape: `torch.randn(2, 3)`."""
 
-    def make(noise: "SeededNoise", func: Any, *size: Any, **options: Any) -> Tensor:
+    def make(noise: SeededNoise, func: Any, *size: Any, **options: Any) -> Tensor:
         size = tuple(options.get("size", size))
         shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
         drawn = formula(noise, shape, torch.device(options.get("device") or "cpu"))
@@ -149,33 +230,31 @@ def _make(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _uniform(
-    noise: "SeededNoise", shape: torch.Size, device: torch.device, low: float = 0.0, high: float = 1.0
+    noise: SeededNoise, shape: torch.Size, device: torch.device, low: float = 0.0, high: float = 1.0
 ) -> Tensor:
     return low + noise.uniform(shape, device) * (high - low)
 
 
-def _normal(
-    noise: "SeededNoise", shape: torch.Size, device: torch.device, mean: float = 0.0, std: float = 1.0
-) -> Tensor:
+def _normal(noise: SeededNoise, shape: torch.Size, device: torch.device, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Box and Muller's method; its last bits may differ between machines, like those of any loss."""
     radius = (-2 * (1 - noise.uniform(shape, device)).log()).sqrt()
     return mean + std * (radius * (2 * pi * noise.uniform(shape, device)).cos())
 
 
-def _exponential(noise: "SeededNoise", shape: torch.Size, device: torch.device, lambd: float = 1.0) -> Tensor:
+def _exponential(noise: SeededNoise, shape: torch.Size, device: torch.device, lambd: float = 1.0) -> Tensor:
     return -(1 - noise.uniform(shape, device)).log().clamp(max=log(1 - 2.0**-25)) / lambd
 
 
-def _coin(noise: "SeededNoise", shape: torch.Size, device: torch.device, p: Any = 0.5) -> Tensor:
+def _coin(noise: SeededNoise, shape: torch.Size, device: torch.device, p: Any = 0.5) -> Tensor:
     heads: Tensor = noise.uniform(shape, device) < p
     return heads.float()
 
 
-def _bernoulli(noise: "SeededNoise", func: Any, tensor: Tensor, p: float | None = None, **options: Any) -> Tensor:
+def _bernoulli(noise: SeededNoise, func: Any, tensor: Tensor, p: float | None = None, **options: Any) -> Tensor:
     return _coin(noise, tensor.shape, tensor.device, tensor if p is None else p).to(tensor.dtype)
 
 
-def _randint(noise: "SeededNoise", func: Any, *args: Any, **options: Any) -> Tensor:
+def _randint(noise: SeededNoise, func: Any, *args: Any, **options: Any) -> Tensor:
     *bounds, size = args if "size" not in options else (*args, options["size"])
     low, high = bounds if len(bounds) == 2 else (0, bounds[0])
     words = noise.words(torch.Size(size), torch.device(options.get("device") or "cpu"))
@@ -183,11 +262,11 @@ def _randint(noise: "SeededNoise", func: Any, *args: Any, **options: Any) -> Ten
     return numbers.to(options.get("dtype") or torch.int64)
 
 
-def _randperm(noise: "SeededNoise", func: Any, n: int, **options: Any) -> Tensor:
+def _randperm(noise: SeededNoise, func: Any, n: int, **options: Any) -> Tensor:
     return noise.words(torch.Size([n]), torch.device(options.get("device") or "cpu")).argsort(stable=True)
 
 
-def _recurrent(noise: "SeededNoise", func: Any, *args: Any, **named: Any) -> Any:
+def _recurrent(noise: SeededNoise, func: Any, *args: Any, **named: Any) -> Any:
     """`torch.lstm(input, state, parameters, has_biases, layers, dropout, train, …)`, and packed sequences likewise."""
     numbers = [value for value in args if isinstance(value, bool | int | float)]
     dropout, train = numbers[2:4]
@@ -197,14 +276,14 @@ def _recurrent(noise: "SeededNoise", func: Any, *args: Any, **named: Any) -> Any
 
 
 def _rrelu(
-    noise: "SeededNoise", func: Any, input: Tensor, lower: float, upper: float, training: bool, **named: Any
+    noise: SeededNoise, func: Any, input: Tensor, lower: float, upper: float, training: bool, **named: Any
 ) -> Any:
     if training:
         raise _refusal(f"'{func.__name__}' in training", "use nn.LeakyReLU, or slopes that are drawn in batch()")
     return func(input, lower, upper, training, **named)
 
 
-def _refused(noise: "SeededNoise", func: Any, *args: Any, **named: Any) -> Any:
+def _refused(noise: SeededNoise, func: Any, *args: Any, **named: Any) -> Any:
     raise _refusal(f"'{func.__name__}'", "draw what it needs in batch() and pass it in the batch")
 
 
@@ -227,8 +306,8 @@ def calling_module() -> str:
     return f"the model's '{name}' ({type(running[0]).__name__})" if name else f"the model ({type(running[0]).__name__})"
 
 
-# Python functions that call random ones and hide them from a mode.
-COMPOSITE = frozenset({F.multi_head_attention_forward, F.gumbel_softmax, F.rrelu})
+# Python functions that call random ones, or lookups, and hide them from a mode.
+COMPOSITE = frozenset({F.multi_head_attention_forward, F.gumbel_softmax, F.rrelu, F.embedding})
 ANSWERS: dict[Any, Callable[..., Any]] = {
     F.dropout: _dropout,
     torch.dropout: _native_dropout,
@@ -296,97 +375,6 @@ def by_index(weight_VE: Tensor, indices: Tensor, padding_idx: int) -> Tensor:
 
 
 INSTEAD: dict[Any, Callable[..., Tensor]] = {torch.embedding: embedding}
-COMPOSITE_LOOKUPS = frozenset({F.embedding})  # call one of these
-
-
-# Dropout and other noise in a loss, as a function of the batch's seed, without any change to the model.
-#
-# While `Noise` is active, every random function of PyTorch that the loss calls is answered by numbers that follow from a
-# seed (a tensor that travels in the batch), the number of the call, and the element's index: integer operations, so the same
-# bits on every machine, and ordinary tensor operations, so they go through `grad` and `vmap`. Random functions without such
-# an answer are an error that names them. Functions whose gradient is random on some device have another one there (`lookups`).
-
-
-_ALL_COMPOSITE = COMPOSITE | COMPOSITE_LOOKUPS
-_MASK = (1 << 32) - 1
-_BLOCK = 64  # calls whose keys are made at once
-_ODD = (0x7FEB352D, 0x31848BAB)  # below 2³¹: products of them with 32 bits do not leave an int64
-
-
-def seed_tensor(seed: Seed) -> Tensor:
-    """Two words of 32 bits, as the batch carries them."""
-    raw = derive(seed, "noise")
-    return torch.tensor([int.from_bytes(raw[:4], "little"), int.from_bytes(raw[4:8], "little")])
-
-
-class SeededNoise(TorchFunctionMode):
-    """Answers random functions from a seed; one object per evaluation of the loss. Without a seed there is no noise."""
-
-    def __init__(self, seed: Tensor | None) -> None:
-        super().__init__()
-        self._seed = seed
-        self._keys = torch.empty(0)
-        self.calls = 0
-        self.drawn: Counter[str] = Counter()  # by the name of the function that drew
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        check_wanted()  # here, since this mode sees every operation of a loss
-        kwargs = kwargs or {}
-        answer = ANSWERS.get(func)
-        if answer is not None:
-            before = self.calls
-            result = answer(self, func, *args, **kwargs)
-            self.drawn[func.__name__] += self.calls - before
-            return result
-        if (instead := INSTEAD.get(func)) is not None:
-            return instead(*args, **kwargs)
-        if func in _ALL_COMPOSITE:
-            with self:  # this mode is off inside a handler, and the function calls others that it answers
-                return _unguarded(func)(*args, **kwargs)
-        return func(*args, **kwargs)
-
-    def uniform(self, shape: torch.Size, device: torch.device) -> Tensor:
-        """Multiples of 2⁻²⁴ in [0, 1), float32."""
-        return (self.words(shape, device) >> 8).float() * 2.0**-24
-
-    def words(self, shape: torch.Size, device: torch.device) -> Tensor:
-        """Integers of 32 bits for the next call: the index, mixed with two keys made of the seed and the call's number."""
-        if shape.numel() > _MASK:
-            raise TaskError(f"a random tensor of {shape.numel():,} elements is too large: at most {_MASK:,}")
-        if self._seed is None:
-            raise TaskError("this batch carries no seed for dropout and noise: take it from Problem.batch")
-        if self.calls % _BLOCK == 0:
-            self._keys = _keys(self._seed.to(device), self.calls)
-        first, second = self._keys.to(device)[:, self.calls % _BLOCK].unbind()
-        self.calls += 1
-        index = torch.arange(shape.numel(), device=device).view(shape)
-        return _mix_(_mix_(index ^ first).add_(second).bitwise_and_(_MASK))
-
-
-def _keys(seed: Tensor, start: int) -> Tensor:
-    """Two keys for each of the next calls, in one row each."""
-    number = torch.arange(start, start + _BLOCK, device=seed.device)
-    swapped = seed.flip(0)[:, None]
-    return _mix_(_mix_((seed[:, None] + number) & _MASK) ^ swapped)
-
-
-def _mix_(x: Tensor) -> Tensor:
-    """Replace numbers of 32 bits by a bijection of them in which every input bit moves about half of the output bits."""
-    x.bitwise_xor_(x >> 16).mul_(_ODD[0]).bitwise_and_(_MASK)
-    x.bitwise_xor_(x >> 15).mul_(_ODD[1]).bitwise_and_(_MASK)
-    return x.bitwise_xor_(x >> 16)
-
-
-@cache
-def _unguarded(func: FunctionType) -> FunctionType:
-    """A Python function of PyTorch's, less its own look for modes: the functions that it calls are looked at instead."""
-    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    blind = {name: (lambda *_: False) for name in names}
-    copy = FunctionType(
-        func.__code__, {**func.__globals__, **blind}, func.__name__, func.__defaults__, func.__closure__
-    )
-    copy.__kwdefaults__ = func.__kwdefaults__
-    return copy
 
 
 # Global generators (Python's, NumPy's, PyTorch's): noticing their use, and finding the line that uses them.
