@@ -35,6 +35,11 @@ R = TypeVar("R")
 class Ask:
     """A question to the world outside; awaiting it gives the answer."""
 
+    @property
+    def kind(self) -> type:
+        """Questions of one kind are answered together."""
+        return type(self)
+
     def __await__(self) -> Generator["Ask", Any, Any]:
         return (yield self)
 
@@ -50,9 +55,7 @@ class CoroutineResults(Generic[R]):
     stopped: dict[PeerId, CannotGoOnError] = field(default_factory=dict)  # peers that did not get to the end, and why
 
 
-def run_together(
-    peers: Mapping[PeerId, Coroutine[Ask, Any, R]], answer: Mapping[type[Ask], Answer]
-) -> CoroutineResults[R]:
+def run_together(peers: Mapping[PeerId, Coroutine[Ask, Any, R]], answer: Mapping[type, Answer]) -> CoroutineResults[R]:
     """Advance all coroutines to their end. Kinds of questions are answered in the order of the `answer` table.
 
     A kind is answered when all peers that can still ask it have: gradients before announcements, so that validators,
@@ -73,8 +76,8 @@ def run_together(
         for peer in peers:
             advance(peer, None)
         while waiting:
-            kind = next(kind for kind in answer if any(isinstance(ask, kind) for ask in waiting.values()))
-            asked = {peer: ask for peer, ask in waiting.items() if isinstance(ask, kind)}
+            kind = next(kind for kind in answer if any(ask.kind is kind for ask in waiting.values()))
+            asked = {peer: ask for peer, ask in waiting.items() if ask.kind is kind}
             for peer in asked:
                 del waiting[peer]
             for peer, value in answer[kind](asked).items():
@@ -98,32 +101,12 @@ class AskAnnounce(Ask):
 
 @dataclass
 class AskExchange(Ask):
-    blobs: Any
+    blobs: Exchange[Any]
     observes: bool = False
 
-
-class AskScatter(AskExchange):
-    pass
-
-
-class AskGather(AskExchange):
-    pass
-
-
-class AskDisclose(AskExchange):
-    pass
-
-
-class AskForward(AskExchange):
-    pass
-
-
-_ASKS: dict[type[Exchange[Any]], type[AskExchange]] = {
-    Scatter: AskScatter,
-    Gather: AskGather,
-    Disclose: AskDisclose,
-    Forward: AskForward,
-}
+    @property
+    def kind(self) -> type:
+        return type(self.blobs)
 
 
 class ReliableChannel:
@@ -149,7 +132,7 @@ class ReliableChannel:
         return self._tools.open_all(slot, await AskAnnounce(slot, answer, last=True))
 
     async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
-        answer: Any = await _ASKS[type(blobs)](blobs, self.observes)
+        answer: Any = await AskExchange(blobs, self.observes)
         if isinstance(blobs, Forward):
             fitting = {
                 delivery: [p for p in answer.get(delivery, ()) if blobs.fits(delivery, p)] for delivery in blobs.wanted
@@ -174,18 +157,16 @@ class ReliableExchange:
     """The other end: hands everything to everyone, and counts the bytes that one member receives."""
 
     def __init__(self, *, share: bool = True) -> None:
-        self._share = (
-            share  # whether a receiver may use a digest that the sender has computed of the same bytes (SPEC S1)
-        )
+        self._share = share  # whether a receiver may use a digest that the sender has computed (SPEC S1)
         self.announced_bytes = 0  # received by the first member, everyone's headers and signatures included
         self.bulk_bytes = 0
 
-    def answers(self) -> dict[type[Ask], Answer]:
+    def answers(self) -> dict[type, Answer]:
         return {
-            AskScatter: self._scatter,
-            AskGather: self._gather,
-            AskDisclose: self._disclose,
-            AskForward: self._forward,
+            Scatter: self._scatter,
+            Gather: self._gather,
+            Disclose: self._disclose,
+            Forward: self._forward,
             AskAnnounce: self._announce,
         }
 

@@ -7,7 +7,7 @@ here: this file builds peers, lets them run, and looks at what they agreed on.
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Set
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -47,9 +47,16 @@ from troth.workshop.simulation.gradients import Ahead, AskGradient, GradientPool
 from troth.workshop.simulation.primitives import AskDigests, LockstepPrimitives, MemoPrimitives
 from troth.workshop.simulation.report import SimulatedBan, StepReport, began
 from troth.workshop.simulation.scenario import Scenario, ScenarioError
-from troth.workshop.simulation.strangers import TICKET_BITS, Company, Ear, HandIns, make_parties
+from troth.workshop.simulation.strangers import (
+    TICKET_BITS,
+    Company,
+    Ear,
+    OpenGradientPool,
+    SimulatedStranger,
+    make_parties,
+)
 
-# D coordinates
+# P contributors, D coordinates
 
 
 class ProtocolSimulation:
@@ -84,8 +91,14 @@ class ProtocolSimulation:
         self._ahead = Ahead(self.problem, scenario.peers) if possible else None
         self.parties = make_parties(scenario.make_strangers(), scenario.peers, scenario.seed)
         self._build_peers(run)
-        self.pool = GradientPool(self.problem, self.coalition, self.numbers, self.tools, self._ahead)
-        self.door = self._open_door() if scenario.probation else None
+        self.door: Company | None = None
+        given = self.problem, self.coalition, self.numbers, self.tools, self._ahead
+        if scenario.probation:
+            self.door = self._open_door()
+            seed = derive(scenario.seed, "hand-ins")
+            self.pool: GradientPool = OpenGradientPool(*given, parties=self.parties, liars=self.colluders, seed=seed)
+        else:
+            self.pool = GradientPool(*given)
         self.exchange = ReliableExchange(share=share)
         self.proves = prove
         self.history = History(self.run)
@@ -151,11 +164,15 @@ class ProtocolSimulation:
         return replace(peer, channel=attack.behaviour(ReliableChannel(peer.identity, self.tools), peer.me, collusion))
 
     def _open_door(self) -> Company:
+        """Let strangers come: liars shield the others, and attack when their kind says so."""
         for party in self.parties:
-            party.come(lambda number, identity: self._peer(number, identity, self._work), self._lying)
-        seed = derive(self.scenario.seed, "hand-ins")
-        hand_ins = HandIns(self.problem, self.pool, self.parties, self.colluders, seed)
-        return Company(self.run, self.parties, self.ears, hand_ins)
+            for number, identity in zip(party.numbers, party.identities, strict=True):
+                knocks = party.kind.knocks(len(party.strangers))
+                stranger = SimulatedStranger(number, knocks, self._peer(number, identity, self._work))
+                if party.kind.lies:
+                    stranger.peer = self._lying(stranger.peer, party.kind.lie(), stranger.attacks, stranger.held)
+                party.strangers.append(stranger)
+        return Company(self.run, self.parties, self.ears)
 
     def _state_of(self, peer: PeerId) -> State[Training]:
         return self.states[peer]
@@ -177,6 +194,36 @@ class ProtocolSimulation:
     def gradients_computed(self) -> int:
         """Gradients of contributors and candidates, and those that auditors computed again."""
         return self.pool.computed + self.audits
+
+    @property
+    def unused_shards(self) -> bool:
+        """Whether the task would give peers data of their own. The protocol has none: a batch follows from a public seed."""
+        task, peers = self.problem.task, self.scenario.peers
+        honest = [peer for peer in range(peers) if peer not in self.byzantine]
+        return any(task.shard(peer, peers, honest) is not task for peer in honest)
+
+    def details(self) -> dict[str, Any]:
+        """What the protocol did, for the summary."""
+        banned, steps = {ban.peer for ban in self.bans}, max(1, self.steps_done)
+        beside: dict[str, Any] = {} if self.door is None else {"door": self.door.chronicle.summary()}
+        beside |= {"not_finite": self.not_finite} if self.not_finite else {}
+        return {
+            "attackers_active": sorted(self.pool.attackers),
+            "banned": [asdict(ban) for ban in self.bans],
+            "honest_banned": len(banned - self.liars),
+            "absent": self.absent,
+            "stalled": self.stalled,
+            "agreement": self.agreement,
+            "announced_bytes_per_step": self.exchange.announced_bytes // steps,
+            "bulk_bytes_per_step": self.exchange.bulk_bytes // steps,
+            "audits": self.audits,
+            "tolerant_audits": self.tolerant_audits,
+            "trials": self.trials,
+            "attempts": self.attempts,
+            "beyond_guarantee": self.scenario.beyond_guarantee,
+            "final_record": self.trace[-1].hex() if self.trace else None,
+            **beside,
+        }
 
     def _witness(self) -> PeerId:
         """Honest member to look through; beyond the guarantee all of them may be gone, and a liar has to do."""
@@ -258,22 +305,15 @@ class ProtocolSimulation:
             self.tools.forget()
         return ended.results
 
-    def _answers(self) -> dict[type[Ask], Answer]:
-        """All that peers may ask for. When all of them wait, they have begun all that they will begin."""
-        gradients = self.pool.answer if self.door is None else self.door.hand_ins.answer
-        answers: dict[type[Ask], Answer] = {AskGradient: gradients, AskDigests: self.pool.digests}
-        answers |= self.exchange.answers()
-        if (ahead := self._ahead) is None:
-            return answers
+    def _answers(self) -> dict[type, Answer]:
+        """All that peers may ask for."""
+        answers = {AskGradient: self.pool.answer, AskDigests: self.pool.digests, **self.exchange.answers()}
+        return {kind: partial(self._answer, answer) for kind, answer in answers.items()}
 
-        def behind(answer: Answer) -> Answer:
-            def hash_first(asks: Mapping[PeerId, Ask]) -> Mapping[PeerId, Any]:
-                ahead.hash_begun()
-                return answer(asks)
-
-            return hash_first
-
-        return {kind: behind(answer) for kind, answer in answers.items()}
+    def _answer(self, answer: Answer, asks: Mapping[PeerId, Ask]) -> Mapping[PeerId, Any]:
+        if self._ahead is not None:
+            self._ahead.hash_begun()  # when all of them wait, they have begun all that they will begin
+        return answer(asks)
 
     def _look_at(self, outcomes: dict[PeerId, Outcome[Training]]) -> Outcome[Training] | None:
         """Check agreement, count, and write down evidence, all as the first honest peer saw it; None if nobody went on."""
@@ -394,9 +434,6 @@ def _run_of(scenario: Scenario, size: int, founders: tuple[PeerId, ...], origin:
 
 
 # What liars can know beforehand: the centre of rows that they try, and whose work is audited in a step.
-
-
-# P contributors, D coordinates
 
 
 def foreseen_center(rows_PD: Tensor, tau: float) -> Tensor:

@@ -9,7 +9,7 @@ import msgspec
 
 from troth.crypto import PeerId
 from troth.events.from_step import began_by, event_of_outcome, known_peers
-from troth.events.kinds import Began, KnownPeer, Stepped
+from troth.events.kinds import Began, Stepped
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome
 from troth.workshop.simulation.scenario import Scenario
@@ -46,14 +46,13 @@ class StepReport:
         """This report with the events of these steps, of which the first is the one it is about."""
         names = {peer: f"peer{number}" for peer, number in numbers.items()}
         first, *others = (event_of_outcome(run, outcome, lambda peer: names[peer], of=of) for outcome in outcomes)
-        event = msgspec.structs.replace(
-            first,
-            loss=None if isnan(self.loss) else self.loss,
-            metrics=self.metrics or {},
-            attacked=self.attacked,
-            news=self.notes,
-        )
-        return replace(self, events=(event, *others))
+        return replace(self, events=(self.event(first), *others))
+
+    def event(self, plain: Stepped) -> Stepped:
+        """The event of this step, with what only a simulation knows."""
+        loss = None if isnan(self.loss) else self.loss
+        known = {"loss": loss, "metrics": self.metrics or {}, "attacked": self.attacked, "news": self.notes}
+        return msgspec.structs.replace(plain, **known)
 
 
 def began(scenario: Scenario, run: Run, numbers: Mapping[PeerId, int], liars: frozenset[int]) -> Began:
@@ -64,27 +63,3 @@ def began(scenario: Scenario, run: Run, numbers: Mapping[PeerId, int], liars: fr
     peers = tuple(msgspec.structs.replace(one, founder=k < scenario.peers) for k, one in enumerate(known))
     told = began_by(run, "simulation", scenario.total_steps, peers)
     return msgspec.structs.replace(told, task=str(scenario.config()["task"]), defence=scenario.defence_name)
-
-
-def began_with_server(scenario: Scenario, liars: Sequence[int]) -> Began:
-    """The beginning of a run with a trusted server, whose peers have no keys."""
-    return Began(
-        source="simulation",
-        of=scenario.total_steps,
-        peers=tuple(KnownPeer(name=f"peer{number}", liar=number in liars) for number in range(scenario.peers)),
-        task=str(scenario.config()["task"]),
-        defence=scenario.defence_name,
-    )
-
-
-def step_with_server(report: StepReport, of: int) -> Stepped:
-    """The event of a step in which a trusted server decided everything."""
-    return Stepped(
-        step=report.step - 1,
-        updates=report.step,
-        of=of,
-        members=report.alive,
-        loss=None if isnan(report.loss) else report.loss,
-        metrics=report.metrics or {},
-        attacked=report.attacked,
-    )

@@ -1,7 +1,7 @@
 """Run a scenario to its end and write down how it went."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -53,7 +53,7 @@ class Started:
         self._simulation = simulation
         self.scenario = simulation.scenario  # with the task's suggestions filled in
         self.problem = simulation.problem
-        self.unused_shards = isinstance(simulation, ProtocolSimulation) and _has_shards(simulation)
+        self.unused_shards = simulation.unused_shards
         self.began = simulation.began  # of the stream of events; each report has its own
         self.curve: list[dict[str, float]] = [{"step": 0, **_checked(simulation.evaluate())}]
         self._done = 0
@@ -73,7 +73,7 @@ class Started:
                 f"diverged at step {simulation.diverged_at}: honest gradients are not finite from there on, and the model is "
                 "ruined; a lower learning rate may help"
             )
-        return (isinstance(simulation, ProtocolSimulation) and simulation.stalled) or ""
+        return simulation.stalled or ""
 
     def __iter__(self) -> Iterator[StepReport]:
         return self
@@ -92,11 +92,8 @@ class Started:
         simulation = self._simulation
         if self.curve[-1]["step"] != self._done:
             self.curve.append({"step": self._done, **_plain(simulation.evaluate())})
-        evidence: dict[str, BanEvidence] = {}
-        names: dict[str, str] = {}
-        if isinstance(simulation, ProtocolSimulation):
-            names = {peer.hex(): f"peer{number}" for peer, number in simulation.numbers.items()}
-            evidence = {proof.file_name(names[proof.file.banned]): proof for proof in simulation.evidence}
+        names = {peer.hex(): f"peer{number}" for peer, number in simulation.numbers.items()}
+        evidence = {proof.file_name(names[proof.file.banned]): proof for proof in simulation.evidence}
         return Finished(self._summary(), evidence, self.problem, self.parameters_D, names, self.ended_early)
 
     def _summary(self) -> RunSummary:
@@ -107,12 +104,9 @@ class Started:
             "gradients_computed": simulation.gradients_computed,
             "attacked_steps": simulation.attacked_steps,
             "diverged_at": simulation.diverged_at,
+            **simulation.details(),
         }
-        if isinstance(simulation, ProtocolSimulation):
-            details |= _protocol_details(simulation, self._done)
-            details |= {"unused_shards": True} if self.unused_shards else {}
-        else:
-            details |= _server_details(simulation)
+        details |= {"unused_shards": True} if self.unused_shards else {}
         return RunSummary(
             version=__version__,
             peers=scenario.peers,
@@ -125,13 +119,6 @@ class Started:
             details=details,
             config=scenario.config(),
         )
-
-
-def _has_shards(simulation: ProtocolSimulation) -> bool:
-    """Whether the task would give peers data of their own. The protocol has none: a batch follows from a public seed."""
-    task, peers = simulation.problem.task, simulation.scenario.peers
-    honest = [peer for peer in range(peers) if peer not in simulation.byzantine]
-    return any(task.shard(peer, peers, honest) is not task for peer in honest)
 
 
 def _checked(metrics: Any) -> dict[str, float]:
@@ -147,36 +134,3 @@ def _checked(metrics: Any) -> dict[str, float]:
 def _plain(metrics: Mapping[str, float]) -> dict[str, float]:
     """Numbers that can be written down, where NumPy's own kind of float is one to Python too."""
     return {name: float(value) if isinstance(value, float) else value for name, value in metrics.items()}
-
-
-def _server_details(simulation: ServerSimulation) -> dict[str, Any]:
-    """The number of liars that the rule was run for, where that is not the true one; and whom it dropped for good."""
-    details: dict[str, Any] = {}
-    if simulation.assumed_byzantine is not None:
-        details["assumed_byzantine"] = simulation.assumed_byzantine
-    if simulation.removed is not None:
-        details["removed"] = {str(peer): step for peer, step in simulation.removed.items()}
-    return details
-
-
-def _protocol_details(simulation: ProtocolSimulation, steps: int) -> dict[str, Any]:
-    banned = {ban.peer for ban in simulation.bans}
-    beside: dict[str, Any] = {} if simulation.door is None else {"door": simulation.door.chronicle.summary()}
-    beside |= {"not_finite": simulation.not_finite} if simulation.not_finite else {}
-    return {
-        "attackers_active": sorted(simulation.pool.attackers),
-        "banned": [asdict(ban) for ban in simulation.bans],
-        "honest_banned": len(banned - simulation.liars),
-        "absent": simulation.absent,
-        "stalled": simulation.stalled,
-        "agreement": simulation.agreement,
-        "announced_bytes_per_step": simulation.exchange.announced_bytes // max(1, steps),
-        "bulk_bytes_per_step": simulation.exchange.bulk_bytes // max(1, steps),
-        "audits": simulation.audits,
-        "tolerant_audits": simulation.tolerant_audits,
-        "trials": simulation.trials,
-        "attempts": simulation.attempts,
-        "beyond_guarantee": simulation.scenario.beyond_guarantee,
-        "final_record": simulation.trace[-1].hex() if simulation.trace else None,
-        **beside,
-    }

@@ -1,10 +1,14 @@
-"""Scenario: everything that determines a simulated run, checked once, and repeated in the summary."""
+"""Scenario: everything that determines a simulated run, checked once, and repeated in the summary; and rules as users name them.
 
-import dataclasses
+A rule is a function of the vectors, `rule(vectors_PD) -> Tensor`, or a dataclass with such a `__call__`: by name, from a user's
+file or an installed package, or as an object. Where it names `byzantine`, `tau` or `layout`, it is given them. Other keyword
+parameters are its options. A rule that remembers is a dataclass that extends `RuleWithMemory`.
+"""
+
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,13 +44,6 @@ from troth.workshop.rules.memory import Aggregator, AnyRule, RuleEntry, RuleWith
 from troth.workshop.rules.remembering import PreAggregation
 from troth.workshop.rules.table import RULES
 from troth.workshop.simulation.stranger_specs import Strangers, attacks_of, check_door, check_strangers, make_strangers
-
-# Rules by name, from a user's file, from an installed package, or as a function.
-#
-# A rule is a function of the vectors, `rule(vectors_PD) -> Tensor`, or a dataclass with such a `__call__`. Where it names
-# `byzantine`, `tau` or `layout`, it is given them. Other keyword parameters are its options. A rule that remembers is a
-# dataclass that extends `RuleWithMemory`.
-
 
 # P peers, D coordinates
 
@@ -102,11 +99,15 @@ def _is_rule(thing: Any) -> bool:
     return callable(thing) and not inspect.ismodule(thing) and _takes_vectors(thing)
 
 
-def _takes_vectors(function: Callable[..., Any]) -> bool:
+def _parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return False
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # some of torch's own say nothing of themselves
+        return {}
+
+
+def _takes_vectors(function: Callable[..., Any]) -> bool:
+    parameters = _parameters_of(function).values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = [p for p in positional if p.default is p.empty and p.name not in _GIVEN]
     return len(needed) == 1 and positional[0] is needed[0]
@@ -123,10 +124,7 @@ def _entry(function: Callable[..., Tensor], options: dict[str, str], spec: str) 
         raise DefenceError(
             f"`defence` {spec} is no rule: give a name, a function of the vectors, or an object with __call__"
         )
-    try:
-        parameters = dict(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # some of torch's own say nothing of themselves
-        parameters = {}
+    parameters = _parameters_of(function)
     kinds = {
         name: _kind(parameter)
         for name, parameter in list(parameters.items())[1:]
@@ -149,6 +147,13 @@ def _kind(parameter: inspect.Parameter) -> Any:
 
 
 AttackLike = str | GradientAttack
+_YOUNGER = {  # than the format of summaries; by the option without which they mean nothing
+    "probation": ("probation", "slots", "strangers"),
+    "momentum": ("momentum", "momentum_average"),
+    "metrics": ("metrics",),
+    "machines": ("machines",),
+    "initial_state": ("initial_state",),
+}
 
 
 class ScenarioError(OperatorError):
@@ -297,8 +302,8 @@ class Scenario:
 
     def _check_types(self) -> None:
         """Objects of the right kind; attacks that have names as one string, others as a tuple."""
-        objects: list[tuple[str, Any, type]] = [("task", self.task, Task)]
-        for name, given, kind in objects + [("attack", attack, GradientAttack) for attack in self._attacks]:
+        attacks = [("attack", attack, GradientAttack) for attack in self._attacks]
+        for name, given, kind in (("task", self.task, Task), *attacks):
             if not isinstance(given, str | kind):
                 raise ScenarioError(f"`{name}` is a name or a {kind.__name__}, got {_kind_in_words(given)}")
         if not self._attacks:
@@ -308,10 +313,9 @@ class Scenario:
             object.__setattr__(self, "attack", ALSO.join(plain) if len(plain) == len(self._attacks) else self._attacks)
         metrics = self.metrics.split(ALSO) if isinstance(self.metrics, str) else self.metrics
         object.__setattr__(self, "metrics", tuple(filter(None, metrics)))
-        if not isinstance(self.strangers, str):
-            object.__setattr__(self, "strangers", ALSO.join(self.strangers))
-        if not isinstance(self.machines, str):
-            object.__setattr__(self, "machines", ALSO.join(self.machines))
+        for name in ("strangers", "machines"):
+            if not isinstance(specs := getattr(self, name), str):
+                object.__setattr__(self, name, ALSO.join(specs))
 
     # Its parts
 
@@ -368,14 +372,8 @@ class Scenario:
 
     def resolved(self, task: Task) -> "Scenario":
         """The scenario with the task's suggestions filled in."""
-        suggested: dict[str, Any] = {
-            "tau": task.tau,
-            "steps": task.steps,
-            "optimizer": task.optimizer,
-            "rate": task.rate,
-        }
-        missing = {name: value for name, value in suggested.items() if getattr(self, name) is None}
-        return dataclasses.replace(self, **missing) if missing else self
+        missing = [name for name in ("tau", "steps", "optimizer", "rate") if getattr(self, name) is None]
+        return replace(self, **{name: getattr(task, name) for name in missing}) if missing else self
 
     @property
     def total_steps(self) -> int:
@@ -399,15 +397,10 @@ class Scenario:
 
     def as_dict(self) -> dict[str, Any]:
         """Options as plain values: objects by name. An option that is younger than the format is left out where it is unset."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        unset = {name for option, names in _YOUNGER.items() if not getattr(self, option) for name in names}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in unset}
         values |= {"task": self.task_name, "attack": self.attack_name, "defence": self.defence_name}
-        start = values.pop("initial_state")
-        unset = [] if self.probation else ["probation", "slots", "strangers"]
-        unset += [] if self.momentum else ["momentum", "momentum_average"]
-        unset += [] if self.metrics else ["metrics"]
-        unset += [] if self.machines else ["machines"]
-        values = {name: value for name, value in values.items() if name not in unset}
-        return values if start is None else {**values, "initial_state": str(start)}
+        return values if self.initial_state is None else {**values, "initial_state": str(self.initial_state)}
 
     def config(self) -> dict[str, Any]:
         """`as_dict`, and the digests of the user's own files, since the result follows from them too."""
@@ -452,6 +445,7 @@ def _check_momentum(scenario: Scenario) -> None:
 
 def _check_protocol_options(scenario: Scenario) -> None:
     """Options that only the protocol has, and their limits."""
+    is_rule = scenario.defence != TROTH
     if scenario.tau_auto is not None and scenario.tau_auto > 0.5:
         raise ScenarioError(f"`tau_auto` must be at most 0.5 (more runs away under attack), got {scenario.tau_auto:g}")
     if scenario.deviation is not None and scenario.deviation >= 0.2:
@@ -461,9 +455,9 @@ def _check_protocol_options(scenario: Scenario) -> None:
         raise ScenarioError(f"`drop_outs` must leave an honest peer, got {scenario.drop_outs}")
     if scenario.probation and scenario.deviation is not None:
         raise ScenarioError("`probation` needs a run without `deviation`: strangers are checked bit by bit")
-    if scenario.defence != TROTH and scenario.probation:
+    if is_rule and scenario.probation:
         raise ScenarioError(f"`probation` is the protocol's: use `defence` {TROTH}")
-    if scenario.defence != TROTH and (scenario.tau_auto or scenario.deviation or scenario.drop_outs):
+    if is_rule and (scenario.tau_auto or scenario.deviation or scenario.drop_outs):
         raise ScenarioError(f"`tau_auto`, `deviation` and `drop_outs` are the protocol's: use `defence` {TROTH}")
 
 
@@ -489,12 +483,7 @@ def _check_device(device: str, field: str = "device") -> None:
         raise ScenarioError(f"`{field}` cuda: PyTorch sees no CUDA device here; use `{field}` cpu")
 
 
-# Defences: rules that a trusted server applies, checked before a run.
-
-
-__all__ = ["RULE", "RULE_PLUGINS", "TROTH", "DefenceError", "apply_rule", "check_rule", "make_rule", "specs_in"]
-
-# P peers, D coordinates
+# Rules that a trusted server applies, checked before a run.
 
 _PROBE_WIDTH = 5
 
@@ -526,10 +515,7 @@ def apply_rule(aggregator: Aggregator, vectors_PD: Tensor, senders: Sequence[int
     found_D: Any = aggregator(vectors_PD, senders)
     width = vectors_PD.shape[1]
     if not isinstance(found_D, Tensor) or found_D.shape != (width,) or not found_D.is_floating_point():
-        got = (
-            f"a tensor {tuple(found_D.shape)} of {found_D.dtype}"
-            if isinstance(found_D, Tensor)
-            else type(found_D).__name__
-        )
+        is_tensor = isinstance(found_D, Tensor)
+        got = f"a tensor {tuple(found_D.shape)} of {found_D.dtype}" if is_tensor else type(found_D).__name__
         raise DefenceError(f"`defence` {name} must give one vector of {width} numbers for each matrix, and gave {got}")
     return found_D.to(vectors_PD)

@@ -4,15 +4,18 @@ The server draws everyone's seed, receives one gradient per peer, applies one ru
 honest, it bans nobody, and it has to be trusted: that is what the protocol takes away.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from troth.crypto import derive
-from troth.events.kinds import Began
+from troth.crypto import PeerId, derive
+from troth.events.kinds import Began, KnownPeer, Stepped
+from troth.evidence.bans import BanEvidence
 from troth.protocol.wire.primitives import Primitives
 from troth.training import Batch, Problem, check_pure, rate_at
 from troth.training.initial_state import load_initial_state
@@ -20,7 +23,7 @@ from troth.training.optimizers import bound
 from troth.training.work import TrainingWork
 from troth.workshop.attacks import Coalition
 from troth.workshop.rules.memory import Aggregator, Setting, begin_rule, covered
-from troth.workshop.simulation.report import StepReport, began_with_server, step_with_server
+from troth.workshop.simulation.report import StepReport
 from troth.workshop.simulation.scenario import Scenario, apply_rule
 
 # P peers, B colluders, H honest peers, D coordinates
@@ -28,6 +31,12 @@ from troth.workshop.simulation.scenario import Scenario, apply_rule
 
 class ServerSimulation:
     """One run. Iterate over `steps()`; afterwards `parameters_D` is the trained model."""
+
+    # Of a run of the protocol; here peers have no keys, and nothing has to be agreed on.
+    numbers: Mapping[PeerId, int] = MappingProxyType({})
+    evidence: Sequence[BanEvidence] = ()
+    stalled: str | None = None
+    unused_shards = False
 
     def __init__(self, scenario: Scenario) -> None:
         task = scenario.make_task()
@@ -67,14 +76,25 @@ class ServerSimulation:
         self.aggregator = begin_rule(rule, setting)
         self.assumed_byzantine = assumed if assumed < scenario.byzantine else None  # where the guarantee covers no more
 
-    @property
-    def removed(self) -> dict[int, int] | None:
-        """Peers that the rule has dropped for good, and at which step; None if it is not of that kind."""
-        return getattr(self.aggregator, "removed", None)
+    def details(self) -> dict[str, Any]:
+        """For the summary: the number of liars that the rule was run for, where that is not the true one; and whom a rule that
+        drops peers for good dropped, and when."""
+        assumed, removed = self.assumed_byzantine, getattr(self.aggregator, "removed", None)
+        details: dict[str, Any] = {} if assumed is None else {"assumed_byzantine": assumed}
+        return (
+            details if removed is None else details | {"removed": {str(peer): step for peer, step in removed.items()}}
+        )
 
     @property
     def began(self) -> Began:
-        return began_with_server(self.scenario, self.byzantine)
+        scenario = self.scenario
+        return Began(
+            source="simulation",
+            of=scenario.total_steps,
+            peers=tuple(KnownPeer(name=f"peer{k}", liar=k in self.byzantine) for k in range(scenario.peers)),
+            task=str(scenario.config()["task"]),
+            defence=scenario.defence_name,
+        )
 
     def evaluate(self) -> dict[str, float]:
         return self.problem.evaluate(self.parameters_D, self.scenario.make_metrics())
@@ -108,7 +128,12 @@ class ServerSimulation:
                 alive=scenario.peers,
                 metrics=self.evaluate() if due else None,
             )
-            yield replace(report, events=(step_with_server(report, scenario.total_steps),))
+            yield replace(
+                report,
+                events=(
+                    report.event(Stepped(step=step, updates=done, of=scenario.total_steps, members=scenario.peers)),
+                ),
+            )
 
     def _sent_gradients(self, step: int) -> tuple[Tensor, Tensor]:
         """All peers' honest computations in one call, then the colluders replace their rows."""

@@ -1,8 +1,11 @@
-"""Strangers of one kind as they act: their search for tickets, and what each of them does in a step."""
+"""Strangers of a simulated run: their search for tickets, what each of them does in a step, and what became of them.
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+The world is a reliable one: strangers are told the truth about the past, and what they show reaches every member. Whether it
+counts is decided by members, each for itself, by the protocol's own code.
+"""
+
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,9 +27,8 @@ from troth.protocol.step.step import run_step
 from troth.protocol.wire.frames import ProbeShown, TicketShown
 from troth.protocol.wire.messages import Phase, Probe, SignedRejoin, Ticket
 from troth.protocol.wire.primitives import Primitives
-from troth.training import Problem
 from troth.training.work import Training, finite_or_zero
-from troth.workshop.attacks import AttackSchedule, Coalition, GradientAttack
+from troth.workshop.attacks import AttackSchedule, Coalition
 from troth.workshop.simulation.exchange import ObserverChannel
 from troth.workshop.simulation.gradients import AskGradient, GradientPool, PooledWork
 from troth.workshop.simulation.stranger_specs import (
@@ -41,14 +43,20 @@ from troth.workshop.simulation.stranger_specs import (
     Zeros,
 )
 
-# One stranger on its way in: outside, on probation, a member, away (SPEC J3–J7, B3).
-#
-# Outside it knows the public records, and has no model. With a slot it gets the state and observes every step by the members'
-# own code, as a peer that comes back does; everything it says is signed by its key and judged by members.
+# B liars, H honest peers, D coordinates, T steps of a probation
+
+TICKET_BITS = 4  # work in a ticket: a simulated world asks for little
+# Hashes of one machine in a step: everyone that waits for a draw has a ticket, but for one in four thousand.
+HASHES = 1 << 7
+_AT_ONCE = 16  # hashes that an attacker tries under one name before it goes on to the next
 
 
 class SimulatedStranger:
-    """A newcomer; what it does in a step is decided by its kind."""
+    """A newcomer on its way in: outside, on probation, a member, away (SPEC J3–J7, B3). What it does is decided by its kind.
+
+    Outside it knows the public records, and has no model. With a slot it gets the state and observes every step by the members'
+    own code, as a peer that comes back does; everything it says is signed by its key and judged by members.
+    """
 
     def __init__(self, number: int, knocks: int, peer: Peer[Training]) -> None:
         self.number = number
@@ -71,6 +79,9 @@ class SimulatedStranger:
         assert isinstance(self.peer.work, PooledWork)
         silent = ObserverChannel(self.peer.tools)
         return replace(self.peer, work=self.peer.work.for_candidate(), channel=silent, observing=True)
+
+    def attacks(self, _step: int) -> bool:
+        return self.doing is Doing.ATTACK
 
     def is_outside(self, step: int) -> bool:
         """Whether it stands before the door, and has no slot."""
@@ -124,19 +135,6 @@ class SimulatedStranger:
         return signed_request(slot, identity, identity, since)
 
 
-TICKET_BITS = 4  # work in a ticket: a simulated world asks for little
-HASHES = (
-    1 << 7
-)  # of one machine in a step, so that everyone that waits for a draw has a ticket, but for one in four thousand
-_AT_ONCE = 16  # hashes that an attacker tries under one name before it goes on to the next
-
-
-HonestPeer = Callable[[int, Identity], Peer[Training]]
-LyingPeer = Callable[
-    [Peer[Training], GradientAttack, Callable[[int], bool], Callable[[], State[Training]]], Peer[Training]
-]
-
-
 class Party:
     """All strangers of one spec."""
 
@@ -145,25 +143,16 @@ class Party:
         self.kind = kind
         self.numbers = tuple(range(first, first + kind.count))  # after the founders
         self.identities = [Identity.from_secret(derive(seed, "stranger", number)) for number in self.numbers]
-        self.strangers: list[SimulatedStranger] = []  # in a run that is there
+        self.strangers: list[SimulatedStranger] = []  # once the run is there
         self._hashes = 0.0  # that an attacker has not spent yet
         self._next = 0  # name to try next
-
-    def come(self, honest: HonestPeer, lying: LyingPeer) -> None:
-        """Give each of them what it needs to take part: liars shield the others, and attack when their kind says so."""
-        for number, identity in zip(self.numbers, self.identities, strict=True):
-            stranger = SimulatedStranger(number, self.kind.knocks(len(self.strangers)), honest(number, identity))
-            if self.kind.lies:
-                stranger.peer = lying(stranger.peer, self.kind.lie(), partial(_attacks, stranger), stranger.held)
-            self.strangers.append(stranger)
 
     def outside(self, step: int) -> list[SimulatedStranger]:
         return [stranger for stranger in self.strangers if stranger.is_outside(step)]
 
     def search(self, door: Door, step: int, others: int) -> Iterator[tuple[SimulatedStranger, Ticket]]:
         """Tickets to show: the best that each stranger outside has found so far. `others`: how many search besides this party."""
-        outside = self.outside(step)
-        for stranger, hashes in self._dealt(outside, others):
+        for stranger, hashes in self._dealt(self.outside(step), others):
             found = stranger.tickets.search(door, hashes)
             if found is not None:
                 yield stranger, found
@@ -218,25 +207,15 @@ def make_parties(specs: Iterable[tuple[str, Strangers]], first: int, seed: int) 
     return parties
 
 
-def _attacks(stranger: SimulatedStranger, _step: int) -> bool:
-    return stranger.doing is Doing.ATTACK
-
-
 def _doing(peer: PeerId, chosen: Committed, *, is_candidate: bool) -> Doing:
     if peer in chosen.faked:
         return Doing.FAKE
     return Doing.STAY_AWAY if is_candidate and peer not in chosen.worked else Doing.WORK
 
 
-# What became of strangers, read off the records: who knocked, got a slot, was admitted, lost it, was banned.
-
-
-# T steps of a probation
-
-
 @dataclass
 class DoorCourse:
-    """One stranger's way; steps as records count them."""
+    """One stranger's way, read off the records; steps as these count them."""
 
     peer: int
     strangers: str  # the spec that brought it
@@ -346,11 +325,9 @@ def _concerned(record: StepRecord) -> Iterator[PeerId]:
     yield from (PeerId(returned.key) for returned in record.returned)
 
 
-# A member's ear at the door, in a world where everything that is shown reaches everyone: the protocol's own doorkeeper.
-
-
 class Ear(NothingNoticed):
-    """`Noticed` of one member: tickets and commitments of strangers, and requests of newcomers that want to come back."""
+    """`Noticed` of one member, by the protocol's own doorkeeper: tickets and commitments of strangers, and requests of newcomers
+    that want to come back."""
 
     def __init__(self, tools: Primitives) -> None:
         self._doorkeeper = Doorkeeper(tools)
@@ -380,21 +357,12 @@ class Ear(NothingNoticed):
         return list(self._rejoins.values()) if step == self._step else ()
 
 
-# Gradients as strangers hand them in: computed with everyone else's in one call, or made up, old, copied, forged.
+class OpenGradientPool(GradientPool):
+    """The pool of a run with an open door: strangers' gradients are computed with everyone else's in one call, or made up, old,
+    copied, forged. What a stranger saves itself is not computed."""
 
-
-# B liars, H honest peers, D coordinates
-
-
-class HandIns:
-    """Answers `AskGradient` in a run with an open door. Honest strangers' gradients come from the pool, and so does what liars
-    compute; what a stranger saves itself is not computed."""
-
-    def __init__(
-        self, problem: Problem, pool: GradientPool, parties: Sequence[Party], liars: frozenset[PeerId], seed: Seed
-    ) -> None:
-        self._problem = problem
-        self._pool = pool
+    def __init__(self, *pool: Any, parties: Sequence[Party], liars: frozenset[PeerId], seed: Seed) -> None:
+        super().__init__(*pool)
         self._liars = liars
         self._seed = seed
         self._strangers = {stranger.me: stranger for party in parties for stranger in party.strangers}
@@ -405,19 +373,19 @@ class HandIns:
             if party.kind.lies
         ]
         for _, coalition in self._coalitions:
-            coalition.layout = problem.layout
+            coalition.layout = self._problem.layout
         self._old: dict[PeerId, Tensor] = {}  # the only gradient that somebody computed
 
     def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:
         faking = [peer for peer in asks if self._doing(peer) is Doing.FAKE]
         computing = {peer: ask for peer, ask in asks.items() if peer not in faking or self._begins(peer)}
-        rows = self._pool.answer(computing) if computing else {}
+        rows = super().answer(computing) if computing else {}
         step = next(iter(asks.values())).step
         honest = [peer for peer in rows if peer not in self._liars and not asks[peer].probing]
         made_up = {peer: self._faked(peer, asks[peer], rows, honest) for peer in faking}
         forged = self._forged(step, asks, rows, honest)
         changed = [peer for peer in (*made_up, *forged) if not asks[peer].probing]
-        self._pool.attackers |= {self._strangers[peer].number for peer in changed}
+        self.attackers |= {self._strangers[peer].number for peer in changed}
         answers = {**rows, **made_up, **forged}
         return {peer: answers[peer] for peer in asks}
 
@@ -462,18 +430,11 @@ class HandIns:
         return finite_or_zero(self._problem.gradients(ask.training.parameters_D, [poisoned])[1][0])
 
 
-# All strangers of a run, and the members' ears at its door.
-#
-# The world is a reliable one: strangers are told the truth about the past, and what they show reaches every member. Whether it
-# counts is decided by members, each for itself, by the protocol's own code.
-
-
 class Company:
-    """Strangers from step to step: what they hand in, and what becomes of them."""
+    """All strangers of a run from step to step, and the members' ears at its door."""
 
-    def __init__(self, run: Run, parties: Sequence[Party], ears: Mapping[PeerId, Ear], hand_ins: HandIns) -> None:
+    def __init__(self, run: Run, parties: Sequence[Party], ears: Mapping[PeerId, Ear]) -> None:
         self.parties = tuple(parties)
-        self.hand_ins = hand_ins
         self.chronicle = Chronicle(run, parties)
         self._run = run
         self._ears = ears  # of founders and strangers; those of members hear
