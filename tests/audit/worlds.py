@@ -63,14 +63,14 @@ def journalled(journals: Journals) -> Iterator[None]:
             journals.begin(number)
             super().__init__(stage, number)
             self._ports.on_announced = lambda slot, said: journals.of(self._number).announced(slot, said)
-            certified = stage.recorder.certified
+            certified = stage.world.certified
 
             def noted(who: int, records: Sequence[CertifiedRecord]) -> Any:
                 if who == number:
                     journals.of(number).recorded(records)
                 return certified(who, records)
 
-            setattr(stage.recorder, "certified", noted)  # noqa: B010  # a method, replaced for one world
+            setattr(stage.world, "certified", noted)  # noqa: B010  # a method, replaced for one world
 
         async def _start_again(self, member: Member[Training]) -> Member[Training]:
             assert self._cut is not None

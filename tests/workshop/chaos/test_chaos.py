@@ -91,7 +91,7 @@ def test_worlds_do_not_depend_on_the_order_of_sets() -> None:
 def test_a_quiet_step_takes_twelve_delays_and_waits_for_nothing() -> None:
     """[Q2, Q3] Five announcements of two delays, parts and aggregates: 1.2 s with links of 100 ms."""
     world = play(Plan(0, 6, 4, {}, {}, {}, {}, {}, Network(least=0.1)))
-    assert world.seconds == pytest.approx(4 * 12 * 0.1)
+    assert world.time.now == pytest.approx(4 * 12 * 0.1)
     assert world.records[-1].step == 3
 
 

@@ -209,9 +209,9 @@ def bounds(world: World) -> list[str]:
     # of every peer to every peer.
     most = (6 * attempts + 6 * steps) * peers * peers * (6 + 2 * peers)
     if world.plan.blackout:  # a peer in no step says so twice in a second, is answered, and asks: as long as it lasts
-        most += int(_WAITING * world.seconds) * peers * peers
-    if world.packets > most:
-        broken.append(f"{world.packets} packets in {steps} steps with {attempts} attempts: at most {most}")
+        most += int(_WAITING * world.time.now) * peers * peers
+    if world.time.packets > most:
+        broken.append(f"{world.time.packets} packets in {steps} steps with {attempts} attempts: at most {most}")
     return broken
 
 

@@ -186,7 +186,7 @@ def comeback(world: World) -> list[str]:
         if well is None:
             continue
         if noticed is None:
-            if world.seconds > well + most:
+            if world.time.now > well + most:
                 broken.append(f"{number} is well since {well:.0f} s, and has not noticed that the others went on")
             continue
         steps_since = sum(end > max(well, noticed) for end in world.step_ends.values())

@@ -17,6 +17,8 @@ from troth.workshop.chaos.strangers import run_stranger
 from troth.workshop.chaos.virtual_time import Watch
 from troth.workshop.chaos.world import Stage, World, Wrap
 
+_MOST_EVENTS = 3_000_000
+
 
 @dataclass(frozen=True)
 class WorldVerdict:
@@ -59,9 +61,9 @@ def counts(world: World) -> Counter[str]:
             "worlds excused from progress": int(excused(world)),
             "updates": sum(record.updated for record in records),
             "steps": len(records),
-            "packets": world.packets,
-            "packets lost": world.lost,
-            "packets duplicated": world.duplicated,
+            "packets": world.time.packets,
+            "packets lost": world.time.lost,
+            "packets duplicated": world.time.duplicated,
             "crashes for good": len(plan.crashes) - len(back),
             "crashes and restarts with the journal": sum(cut.journal for cut in back),
             "crashes and restarts without the journal": sum(not cut.journal for cut in back),
@@ -89,7 +91,7 @@ def counts(world: World) -> Counter[str]:
     )
 
 
-# Verdicts on many worlds, each played in one of several processes.
+# Verdicts on many worlds, each played in one of several processes
 
 
 def judge_all(plans: Iterable[Plan], processes: int, until: float | None = None) -> Generator[WorldVerdict]:
@@ -102,10 +104,7 @@ def judge_all(plans: Iterable[Plan], processes: int, until: float | None = None)
         done.close()
 
 
-# Play a plan: real protocol code in virtual time, on a network that hurts, with liars on the wire.
-
-
-_MOST_EVENTS = 3_000_000
+# Playing a plan: real protocol code in virtual time, on a network that hurts, with liars on the wire
 
 
 def play(plan: Plan, watch: Watch | None = None, wrap: Wrap | None = None) -> World:
@@ -118,17 +117,13 @@ def play_on(stage: Stage) -> World:
     plan, world = stage.plan, stage.world
     peers: dict[PeerId, Coroutine[Any, Any, None]] = {}
     for number, identity in enumerate(stage.identities):
-        if number in plan.strangers:
+        run = run_stranger if number in plan.strangers else run_liar if number in plan.lying else run_honest
+        if number not in plan.lying:
             world.outcomes[number] = {}
-            peers[identity.peer] = run_stranger(stage, number)
-        elif number in plan.lying:
-            peers[identity.peer] = run_liar(stage, number)
-        else:
-            world.outcomes[number] = {}
-            peers[identity.peer] = run_honest(stage, number)
+        peers[identity.peer] = run(stage, number)
     survivors = [identity.peer for number, identity in enumerate(stage.identities) if number in world.survivors]
     stage.time.run(peers, most_events=_MOST_EVENTS, until=survivors)
-    stage.recorder.finish()
+    world.finish()
     return world
 
 

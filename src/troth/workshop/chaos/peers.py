@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import cast
 
 from torch import Tensor
 
@@ -64,9 +63,8 @@ class HonestPeer:
         self._number = number
         self._identity = stage.identities[number]
         self._cut = plan.crashes.get(number, plan.blackout.get(number))
-        self._clock = plan.network.clocks.get(number, (0.0, 0.0))
-        self._journal = NotedSignedSlots(stage.recorder.incarnation_began)
-        self._link = stage.time.link(self._identity.peer, *self._clock)
+        self._journal = NotedSignedSlots(stage.world.incarnation_began)
+        self._link = stage.link(number)
         self._seconds = plan.network.slow.get(number, 0.0)
         self._ports = replace(
             stage.ports(number),
@@ -95,7 +93,7 @@ class HonestPeer:
         except (LeftOutError, StalledError):
             if self._number in self._stage.world.steady and not self._stage.plan.blackout:
                 raise
-        self._stage.recorder.left_step(self._number)
+        self._stage.world.went_on(self._number)
         await self._come_back(member)
 
     async def _come_back(self, member: Member[Training]) -> None:
@@ -115,7 +113,7 @@ class HonestPeer:
 
     async def _follow(self, steps: AsyncIterator[Outcome[Training]]) -> None:
         async for outcome in steps:
-            self._stage.recorder.step_ended(self._number, outcome, self._ports.opened.pacing.timeouts)
+            self._stage.world.step_ended(self._number, outcome, self._ports.opened.pacing.timeouts)
             if outcome.record.step >= self._stage.plan.steps - 1:
                 return
 
@@ -133,7 +131,7 @@ class HonestPeer:
         assert self._cut is not None
         assert self._cut.down is not None
         await self._link.off(self._cut.down)
-        self._stage.recorder.power_came_back(self._number)
+        self._stage.world.power_back[self._number] = self._stage.time.now
         assert self._first_channel is not None
         channel = self._ports.open(self._identity, observing=False)
         channel.pacing.next_timeouts = self._first_channel.pacing.next_timeouts  # they last as long as the state does
@@ -155,14 +153,14 @@ class HonestPeer:
         certified: Sequence[CertifiedRecord] = (),
         past: Sequence[State[Training]] = (),
     ) -> Member[Training]:
-        recorder = self._stage.recorder
+        world = self._stage.world
         return self._ports.member(
             self._ports.peer(self._identity),
             state,
             certified=certified,
             past=past,
-            restart_with=recorder.confirmed,
-            on_certified=partial(recorder.certified, self._number),
+            restart_with=world.confirmed,
+            on_certified=partial(world.certified, self._number),
         )
 
     async def _take_time(self, gradient_D: Tensor, _training: Training, _seed: Seed, _step: int) -> Tensor:
@@ -170,11 +168,9 @@ class HonestPeer:
         return gradient_D
 
     def _link_for(self, key: Identity) -> PacketLink:
-        stage, link = self._stage, cast(PacketLink, self._link)
-        if key is not self._identity:
-            link = stage.time.link(key.peer, *self._clock, home=self._identity.peer)
+        link: PacketLink = self._stage.link(self._number, key)
         if self._cut:
-            link = NotedLink(link, key.peer, stage.world.said)
+            link = NotedLink(link, key.peer, self._stage.world.said)
         return MeasuredLink(link, self._measure)
 
     def _outside(self, opened: BroadcastChannel, key: Identity) -> Channel:
@@ -184,8 +180,8 @@ class HonestPeer:
         return self._stage.wrapped(key.peer, channel, opened)
 
     def _measure(self) -> int:
-        held = held_bytes(self._ports.opened)
-        self._stage.recorder.held(held)
+        world, held = self._stage.world, held_bytes(self._ports.opened)
+        world.most_held = max(world.most_held, held)
         return held
 
 
@@ -206,7 +202,7 @@ class Liar:
         fellows = {stage.identities[k].peer: stage.identities[k] for k in plan.lying - {number}}
         self._door_lies = plan.liars.get(number, frozenset()) & DOOR_LIES.keys()
         self._draw = stream(plan.seed, "liar at the door", number)
-        link = stage.time.link(me)
+        link = stage.link(number)
         served = PoisonedLink(link, self._identity, self._door_lies, self._draw, fellows) if self._door_lies else link
         lying = LyingLink(
             served,
@@ -217,7 +213,7 @@ class Liar:
             fellows,
             self._free,
         )
-        stage.recorder.count_lies(me, lying.lies)
+        stage.world.lies_of[me] = lying.lies
         self._forges_from = plan.forge_from.get(number, plan.steps)
         self._collusion = self._collude(number)
         self._ports = replace(

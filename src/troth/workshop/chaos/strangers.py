@@ -3,7 +3,6 @@ and come again meanwhile (SPEC J3–J7)."""
 
 from dataclasses import replace
 from functools import partial
-from typing import cast
 
 import msgspec
 import torch
@@ -44,7 +43,7 @@ async def run_stranger(stage: Stage, number: int) -> None:
     """One newcomer from its arrival to the last step."""
     arrives, how = stage.plan.strangers[number]
     if arrives:
-        await stage.time.link(stage.identities[number].peer).off(arrives)
+        await stage.link(number).off(arrives)
     await (Flood(stage, number) if how == "flood" else Stranger(stage, number)).run()
 
 
@@ -56,8 +55,8 @@ class Stranger:
         self._number = number
         self.behaviour = stage.plan.strangers[number][1]
         self._leave = stage.plan.leaves.get(number)
-        self._first = self._identity = stage.identities[number]
-        self._link = stage.time.link(self._first.peer)
+        self._identity = stage.identities[number]
+        self._link = stage.link(number)
         self._ports = replace(stage.ports(number), work=stage.work(self._hand_in), link=self._link_for)
         self._old_D: Tensor | None = None
         self._member = self._make_member()
@@ -94,7 +93,7 @@ class Stranger:
         steps = member.come_back(self._identity) if member.has_seat else member.join(hashes=_JOIN_HASHES)
         async for outcome in steps:
             if self.behaviour == HONEST:
-                stage.recorder.step_ended(self._number, outcome, self._ports.opened.pacing.timeouts)
+                stage.world.step_ended(self._number, outcome, self._ports.opened.pacing.timeouts)
             if self._leave is not None and self._leave.inside and self.is_member:
                 self._lose_power_in(self._leave.at)
             if outcome.record.step >= stage.plan.steps - 1:
@@ -140,15 +139,13 @@ class Stranger:
         peer, first = self._ports.peer(self._identity), self._stage.first_state()
         if self.behaviour != HONEST:
             return self._ports.member(peer, first)
-        return self._ports.member(peer, first, on_certified=partial(self._stage.recorder.certified, self._number))
+        return self._ports.member(peer, first, on_certified=partial(self._stage.world.certified, self._number))
 
     def _link_for(self, key: Identity) -> PacketLink:
-        stage, link = self._stage, cast(PacketLink, self._link)
-        if key is not self._first:
-            link = stage.time.link(key.peer, home=self._first.peer)
+        link: PacketLink = self._stage.link(self._number, key)
         if self.behaviour == "two":
-            return TwoProbesLink(link, key, stage.tools)
-        return NotedLink(link, key.peer, stage.world.said) if self.behaviour == HONEST else link
+            return TwoProbesLink(link, key, self._stage.tools)
+        return NotedLink(link, key.peer, self._stage.world.said) if self.behaviour == HONEST else link
 
 
 class TwoProbesLink:
@@ -182,10 +179,9 @@ class Flood:
     """Its names ask in turn; some show tickets with work in them, some made-up ones, or such for others' keys."""
 
     def __init__(self, stage: Stage, number: int) -> None:
-        home = stage.identities[number].peer
         self._run = stage.run
         self._names = stage.names[number]
-        self._links = [stage.time.link(name.peer, home=home) for name in self._names]
+        self._links = [stage.link(number, name) for name in self._names]
         others = [stage.identities[number].peer for number in stage.plan.strangers]
         self._victims = [*others, *(successor.peer for _, successor in sorted(stage.successors.items()))]
         self._door = Door.founding(stage.run)

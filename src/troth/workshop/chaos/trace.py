@@ -86,7 +86,7 @@ class TraceLog:
 
     def _log_lies(self, peer: PeerId) -> None:
         """Log what a liar's link did since its last packet: it comes before what it sent instead, if that is anything."""
-        counts = self._stage.recorder.lies.get(peer, {})
+        counts = self._stage.world.lies_of.get(peer, {})
         for lie, count in counts.items():
             if count > self._lies.setdefault(peer, {}).get(lie, 0):
                 self._lies[peer][lie] = count

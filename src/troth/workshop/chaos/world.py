@@ -1,4 +1,4 @@
-"""World: the record of everything that happened when a plan was played, for checkers to look at."""
+"""World: the record of everything that happened when a plan was played, for checkers to look at; and Stage, where it happened."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ from troth.protocol.wire.frames import CertifiedRecord, Packet, encode_in_pieces
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork
 from troth.workshop.chaos.plan import HONEST, Deliver, Plan, deliveries
-from troth.workshop.chaos.virtual_time import VirtualTime, Watch
+from troth.workshop.chaos.virtual_time import VirtualLink, VirtualTime, Watch
 from troth.workshop.simulation.primitives import MemoPrimitives
 
 BOUNDS = Timeouts(stretch=4.0, memory=1 << 22)
@@ -44,37 +44,43 @@ def forged(honest_D: Tensor, seed: Seed, spike: float) -> Tensor:
 
 @dataclass
 class World:
-    """Everything that happened. Peers are named by their numbers, except where a key is given."""
+    """Everything that happened. Peers are named by their numbers, except where a key is given. Honest peers report to it."""
 
     plan: Plan
     run: Run
     numbers: Mapping[PeerId, int]  # of every key, successor keys included
     work: TrainingWork  # to recompute right gradients
+    time: VirtualTime[None]
     outcomes: dict[int, dict[int, Outcome[Training]]] = field(default_factory=dict)  # of honest peers, by step
     # Every record that an honest peer ever wrote, by step and incarnation, and who wrote it.
     written: dict[tuple[int, int], dict[bytes, set[int]]] = field(default_factory=dict)
     stopped: Mapping[int, CannotGoOnError] = field(default_factory=dict)
     forged: set[tuple[bytes, int]] = field(default_factory=set)  # sender and step of every wrong gradient
-    lies: Counter[str] = field(default_factory=Counter)
+    lies_of: dict[PeerId, Mapping[str, int]] = field(default_factory=dict)  # on the wire, by the liar's first key
     power_back: dict[int, float] = field(default_factory=dict)  # when power came back, for peers that had lost it
     left_step: dict[int, float] = field(default_factory=dict)  # when a peer knew that the others went on or stopped
     said: dict[tuple[PeerId, Slot], set[Digest]] = field(default_factory=dict)  # by honest peers with a power cut
     most_held: int = 0  # bytes from others that a channel held at any time
     # Every record that an honest peer ever held certified, by step and incarnation.
     histories: dict[tuple[int, int], set[bytes]] = field(default_factory=dict)
-    packets: int = 0
-    lost: int = 0
-    duplicated: int = 0
-    seconds: float = 0.0
     _gradients: dict[tuple[int, PeerId], Tensor] = field(default_factory=dict)
     step_ends: dict[int, float] = field(default_factory=dict)  # when the first peer had ended a step
     timeouts: dict[int, set[Timeouts]] = field(default_factory=dict)  # by step, of survivors: more than one is a bug
     incarnations: dict[int, int] = field(default_factory=dict)  # the last incarnation that made each step
     began: dict[int, float] = field(default_factory=dict)  # when the first peer entered each incarnation but the first
+    _certified: defaultdict[int, set[bytes]] = field(
+        default_factory=lambda: defaultdict(set)
+    )  # records that each could prove
+    _stopped_at: float | None = None  # when a peer first knew that the run had stopped
 
     def name(self, peer: bytes) -> str:
         """The peer's number, or "a stranger" for a key that no peer of this world has."""
         return str(self.numbers.get(PeerId(peer), "a stranger"))
+
+    @property
+    def lies(self) -> Counter[str]:
+        """Lies on the wire, by behaviour."""
+        return sum(map(Counter, self.lies_of.values()), Counter[str]())
 
     @cached_property
     def honest(self) -> frozenset[PeerId]:
@@ -152,79 +158,53 @@ class World:
         count = len(roster.members) + len(back)
         return roster.paused and not moves_with(roster, count, self.run.parameters.validators)
 
-
-# Recorder: writes down in a World what its honest peers do, and takes out what the protocol lets them lose.
-
-
-class Recorder:
-    """Honest peers report to it, each under its number."""
-
-    def __init__(self, world: World, time: VirtualTime[Any]) -> None:
-        self._world = world
-        self._time = time
-        self._certified: dict[int, set[bytes]] = defaultdict(set)  # records that each honest peer could prove
-        self._stopped_at: float | None = None  # when a peer first knew that the run had stopped
-        self.lies: dict[PeerId, Mapping[str, int]] = {}  # on the wire, by the liar's first key
+    # What honest peers report, each under its number
 
     def step_ended(self, number: int, outcome: Outcome[Training], timeouts: Timeouts) -> None:
-        world, record = self._world, outcome.record
+        record = outcome.record
         step = record.step
         self._discard_unproven(number, step)
-        world.outcomes[number][step] = outcome
-        world.written.setdefault((step, record.incarnation), {}).setdefault(encode_record(record), set()).add(number)
-        if record.incarnation > world.incarnations.get(step, -1):  # earlier incarnations of the step were thrown away
-            world.incarnations[step], world.step_ends[step] = record.incarnation, self._time.now
-            world.timeouts.pop(step, None)
-        latest = record.incarnation == world.incarnations[step]
-        if number in world.survivors and not outcome.observed and latest:
-            world.timeouts.setdefault(step, set()).add(timeouts)
+        self.outcomes[number][step] = outcome
+        self.written.setdefault((step, record.incarnation), {}).setdefault(encode_record(record), set()).add(number)
+        if record.incarnation > self.incarnations.get(step, -1):  # earlier incarnations of the step were thrown away
+            self.incarnations[step], self.step_ends[step] = record.incarnation, self.time.now
+            self.timeouts.pop(step, None)
+        latest = record.incarnation == self.incarnations[step]
+        if number in self.survivors and not outcome.observed and latest:
+            self.timeouts.setdefault(step, set()).add(timeouts)
 
     def certified(self, number: int, made: Sequence[CertifiedRecord]) -> None:
         """A peer holds these records with a quorum's signatures."""
         self._certified[number].update(link.record for link in made)
         for link in made:
             record = decode_record(link.record)
-            self._world.histories.setdefault((record.step, record.incarnation), set()).add(link.record)
+            self.histories.setdefault((record.step, record.incarnation), set()).add(link.record)
 
     def incarnation_began(self, incarnation: int) -> None:
-        self._world.began.setdefault(incarnation, self._time.now)
+        self.began.setdefault(incarnation, self.time.now)
 
-    def held(self, bytes_held: int) -> None:
-        self._world.most_held = max(self._world.most_held, bytes_held)
-
-    def power_came_back(self, number: int) -> None:
-        self._world.power_back[number] = self._time.now
-
-    def left_step(self, number: int) -> None:
+    def went_on(self, number: int) -> None:
         """A peer knows that the others went on without it, or that the run has stopped."""
-        self._world.left_step[number] = self._time.now
-        self._stopped_at = self._time.now if self._stopped_at is None else self._stopped_at
+        self.left_step[number] = self.time.now
+        self._stopped_at = self.time.now if self._stopped_at is None else self._stopped_at
 
     def confirmed(self) -> int | None:
         """Number of peers to restart with, once people have talked to each other and agreed on the honest ones."""
-        plan = self._world.plan
-        if self._stopped_at is None or self._time.now < self._stopped_at + plan.confirmed:
+        if self._stopped_at is None or self.time.now < self._stopped_at + self.plan.confirmed:
             return None
-        return plan.peers - len(plan.lying)
+        return self.plan.peers - len(self.plan.lying)
 
-    def count_lies(self, liar: PeerId, lies: Mapping[str, int]) -> None:
-        """A liar goes on counting its lies on the wire here; they are summed up at the end."""
-        self.lies[liar] = lies
+    # What the protocol lets them lose
 
     def finish(self) -> None:
         """Complete the world when time is over."""
-        world, time = self._world, self._time
-        for number in world.outcomes:
+        for number in self.outcomes:
             self._discard_made_again(number)
-        world.stopped = {world.numbers[peer]: why for peer, why in time.stopped.items()}
-        world.packets, world.lost, world.duplicated = time.packets, time.lost, time.duplicated
-        world.seconds = time.now
-        for lies in self.lies.values():
-            world.lies.update(lies)
+        self.stopped = {self.numbers[peer]: why for peer, why in self.time.stopped.items()}
 
     def _discard_unproven(self, number: int, step: int) -> None:
         """Drop what this peer held and could not prove, when it goes on elsewhere than right after it (SPEC U2)."""
-        held = self._world.outcomes[number]
+        held = self.outcomes[number]
         if held and max(held) != step - 1:
             for old, outcome in list(held.items()):
                 if old >= step or encode_record(outcome.record) not in self._certified[number]:
@@ -232,24 +212,24 @@ class Recorder:
 
     def _discard_made_again(self, number: int) -> None:
         """Drop steps that the others had to make again, because this peer came too late to show them (SPEC B5, B6)."""
-        held, founding = self._world.outcomes[number], Roster.founding(self._world.run)
+        held, founding = self.outcomes[number], Roster.founding(self.run)
         rosters = {step + 1: outcome.state.roster for step, outcome in held.items()}
         for step, outcome in list(held.items()):
-            made_again = outcome.record.incarnation < self._world.incarnations[step]
+            made_again = outcome.record.incarnation < self.incarnations[step]
             if made_again and self._may_be_lost(outcome.record, rosters.get(step, founding)):
                 del held[step]
 
     def _may_be_lost(self, record: StepRecord, roster: Roster) -> bool:
         """Whether the peers that could prove it were too few to hold up the rest, and still without power then."""
-        world, raw, quorum = self._world, encode_record(record), max(len(record.members) // 2, roster.liars) + 1
+        raw, quorum = encode_record(record), max(len(record.members) // 2, roster.liars) + 1
         proving = [number for number, certified in self._certified.items() if raw in certified]
-        later = [when for incarnation, when in world.began.items() if incarnation > record.incarnation]
-        began = min(later, default=math.inf)
-        dark = {number for number in world.plan.blackout if world.power_back.get(number, math.inf) > began}
+        later = [when for incarnation, when in self.began.items() if incarnation > record.incarnation]
+        dark = {
+            number
+            for number in self.plan.blackout
+            if self.power_back.get(number, math.inf) > min(later, default=math.inf)
+        }
         return dark.issuperset(proving) and len(proving) < quorum - roster.liars
-
-
-# Stage: everything that the peers of a world share: run, keys, network, virtual time and the model they train.
 
 
 Wrap = Callable[[PeerId, Channel, Noticed], Channel]
@@ -262,7 +242,10 @@ _LATENESS = {"late": (0.0, 4.0), "just-in-time": (0.9, 1.0)}  # deltas that pack
 
 
 class Stage:
-    """Builds what all peers of a plan share. `wrap` may put something around every peer's channel, to listen."""
+    """Everything that the peers of a world share: run, keys, network, virtual time and the model they train.
+
+    `wrap` may put something around every peer's channel, to listen.
+    """
 
     def __init__(self, plan: Plan, watch: Watch | None, wrap: Wrap | None) -> None:
         self.plan = plan
@@ -298,9 +281,9 @@ class Stage:
         )
         founders = sorted(identity.peer for identity in self.identities[: plan.peers])
         self.run = Run(tuple(founders), b"chaos", parameters, derive(plan.seed, "run"))
-        self.world = World(plan, self.run, numbers, self.work())
         self.time: VirtualTime[None] = VirtualTime(_deliveries(plan, numbers), watch)
-        self.recorder = Recorder(self.world, self.time)
+        self.world = World(plan, self.run, numbers, self.work(), self.time)
+        self._links = [self.time.link(identity.peer, *self._clock(k)) for k, identity in enumerate(self.identities)]
         self.board: dict[Any, Any] = {}  # shared by all liars
 
     def work(self, alter: Alter | None = None) -> TrainingWork:
@@ -319,16 +302,25 @@ class Stage:
         training = work.first(derive(self.plan.seed, "model"))
         return State.first(self.run, training, work.digest(training))
 
+    def _clock(self, number: int) -> tuple[float, float]:
+        """How far ahead, and how much faster: liars know the time."""
+        return (0.0, 0.0) if number in self.plan.lying else self.plan.network.clocks.get(number, (0.0, 0.0))
+
+    def link(self, number: int, key: Identity | None = None) -> VirtualLink:
+        """A peer's end of the network, also under a later key; packets for all of its keys come to the same machine."""
+        home = self.identities[number]
+        if key is None or key is home:
+            return self._links[number]
+        return self.time.link(key.peer, *self._clock(number), home=home.peer)
+
     def ports(self, number: int) -> PeerBuilder[Training]:
         """What an honest peer is made of that nothing fails."""
-        identity = self.identities[number]
-        own = self.time.link(identity.peer)
         return PeerBuilder(
             run=self.run,
             work=self.work(),
             tools=self.tools,
             bounds=self.bounds,
-            link=lambda key: own if key is identity else self.time.link(key.peer, home=identity.peer),
+            link=partial(self.link, number),
             slots=SignedSlots(),
             entropy=FreshCoins(self.plan.seed, number),
             record_keys=self.record_keys(number),
@@ -373,7 +365,6 @@ def _deliveries(plan: Plan, numbers: Mapping[PeerId, int]) -> Deliver:
 
 
 # Bytes from others that a channel holds, measured on the objects themselves and not by the channel's own account.
-
 
 _BETWEEN = 1 << 17  # bytes that may come in between two measurements
 _PLAIN = (str, int, float, NoneType)  # hold nothing

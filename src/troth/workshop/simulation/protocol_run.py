@@ -307,7 +307,11 @@ class ProtocolSimulation:
 
     def _answers(self) -> dict[type, Answer]:
         """All that peers may ask for."""
-        answers = {AskGradient: self.pool.answer, AskDigests: self.pool.digests, **self.exchange.answers()}
+        answers: dict[type, Answer] = {
+            AskGradient: self.pool.answer,
+            AskDigests: self.pool.digests,
+            **self.exchange.answers(),
+        }
         return {kind: partial(self._answer, answer) for kind, answer in answers.items()}
 
     def _answer(self, answer: Answer, asks: Mapping[PeerId, Ask]) -> Mapping[PeerId, Any]:
