@@ -1,5 +1,7 @@
-"""The door: whoever is let in has worked for it, and not too many are (SPEC J4–J7). Everything is computed again, from
-records and from what members listed."""
+"""The door: strangers that are let in have worked for it, not too many are, and nothing keeps the honest out (SPEC J3–J8).
+
+Everything is computed again, from records and from what members listed.
+"""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -11,6 +13,7 @@ from troth.protocol.core.roster import Roster
 from troth.protocol.core.state import Outcome
 from troth.protocol.wire.messages import ChargeKind, Commit, GuiltySide, Phase, Ticket, said_as
 from troth.training.work import Training
+from troth.workshop.chaos.check_progress import held_against
 from troth.workshop.chaos.plan import HONEST, LAZY
 from troth.workshop.chaos.world import BOUNDS, World
 from troth.workshop.simulation.primitives import MemoPrimitives
@@ -212,7 +215,6 @@ def _nobody_can_refute(judgement: Judgement) -> bool:
 
 # Welcome: honest strangers whom nothing fails come in, whatever liars and other strangers do (SPEC J3–J8).
 
-
 _STEPS = 8  # that following, catching up and a draw may take, beside probation
 
 
@@ -227,7 +229,7 @@ def welcome(world: World) -> list[str]:
     return [
         *_stopped(world, steady),
         *_lost_slots(world, steady),
-        *_lost_seats(world, steady),
+        *held_against(world, steady),
         *_outside(world, steady),
     ]
 
@@ -247,14 +249,6 @@ def _lost_slots(world: World, steady: set[int]) -> Iterator[str]:
             number = world.numbers.get(PeerId(candidate.key))
             if number in steady and candidate.worked and candidate.key not in left:
                 yield f"step {record.step}: {number} is honest, and lost its slot"
-
-
-def _lost_seats(world: World, steady: set[int]) -> Iterator[str]:
-    for record in world.records:
-        held = {"absent": record.absent, "struck": (*record.struck, *record.slowed), "expelled": record.expelled}
-        for what, peers in held.items():
-            for number in sorted(steady & {world.numbers.get(PeerId(peer), -1) for peer in peers}):
-                yield f"step {record.step}: {number} came in, is honest, and {what}"
 
 
 def _outside(world: World, steady: set[int]) -> Iterator[str]:

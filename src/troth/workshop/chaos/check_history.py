@@ -1,4 +1,4 @@
-"""Agreement and safety: honest peers hold one history, and no honest peer is banned in it."""
+"""Histories: honest peers hold one, signed by a majority, with roles that nobody chose; bans in it are of liars, and proved."""
 
 from collections.abc import Iterator
 
@@ -193,7 +193,6 @@ def evidence(world: World) -> list[str]:
 
 
 # Bounds: nobody can make honest peers send, or hold, without end.
-
 
 _WAITING = 8  # packets in a second, from every peer to every peer, while some wait for the run to restart
 _WORK = 1 << 20  # bytes that honest peers say in a step, with envelopes and certificates

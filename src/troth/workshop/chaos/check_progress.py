@@ -1,6 +1,8 @@
-"""Progress: steps end and move the model while enough honest peers stay, and steady ones keep their places."""
+"""Progress: steps end in time and move the model while enough honest peers stay; steady ones keep their places, and those that
+were gone come back to theirs."""
 
 from collections import Counter
+from collections.abc import Iterator, Set
 from itertools import pairwise
 
 from troth.crypto import PeerId
@@ -70,15 +72,15 @@ def standing(world: World) -> list[str]:
 
     Within the full guarantee: where more fail than there may be liars, broken links count against others too (SPEC F3).
     """
-    if not world.plan.within:
-        return []
-    broken = []
+    return list(held_against(world, world.steady)) if world.plan.within else []
+
+
+def held_against(world: World, peers: Set[int]) -> Iterator[str]:
     for record in world.records:
         held = {"absent": record.absent, "struck": (*record.struck, *record.slowed), "expelled": record.expelled}
-        for what, peers in held.items():
-            for number in sorted(world.steady & {world.numbers.get(PeerId(peer)) for peer in peers}):
-                broken.append(f"step {record.step}: {number} is honest, and {what}")
-    return broken
+        for what, whom in held.items():
+            for number in sorted(peers & {world.numbers.get(PeerId(peer)) for peer in whom}):
+                yield f"step {record.step}: {number} is honest, and {what}"
 
 
 # Timeouts: all agree on them, and nobody makes the others wait without a consequence.
@@ -126,7 +128,6 @@ def _longest(timeouts: Timeouts, relayed: bool) -> float:
 
 
 # Returns: peers that were gone come back, see what happened meanwhile, and take nobody else's place.
-
 
 _STEPS = 9  # that coming back may take: two to observe, and some more if it is disturbed
 

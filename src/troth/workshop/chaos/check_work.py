@@ -1,4 +1,5 @@
-"""Audits: all that were drawn are made, a lost one is owed and then dropped in the open, and a lie that is audited is a ban."""
+"""Work: audits that were drawn are made or owed, and a lie that is audited is a ban; each part of an update is the clipped centre
+of what was committed, and no update goes far from honest gradients."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -151,8 +152,7 @@ def _first_step_back(world: World, step: int) -> Iterator[str]:
             yield f"{world.numbers.get(peer)} is back, and nobody audits its first step"
 
 
-# Updates: each part is the clipped centre of what was committed, and no update goes far from honest gradients.
-
+# Updates
 
 # P contributors, C honest contributors, D coordinates
 

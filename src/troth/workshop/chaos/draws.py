@@ -10,11 +10,9 @@ from troth.workshop.attacks.door import DOOR_LIES
 from troth.workshop.chaos.plan import BEHAVIOURS, HONEST, TASKS, Cut, Departure, Network, Plan
 from troth.workshop.simulation.exchange import DropOut
 
-# Dice: small decisions, in order, from one random stream.
-
 
 class Dice:
-    """Every call takes the next numbers of the stream: the order of calls is part of what a seed means."""
+    """Small decisions. Every call takes the next numbers of the stream: the order of calls is part of what a seed means."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -27,7 +25,6 @@ class Dice:
 
 
 # Classic worlds: liars within the limit, crashes or a blackout, cuts, loss and clocks.
-
 
 CLASSIC_ATTACKS = (
     "wrong-aggregate",
@@ -134,7 +131,6 @@ def _draw_network(dice: Dice, peers: int, honest: list[int], loss: dict[int, flo
 
 
 # Wide worlds: classic ones with more in them: larger or longer, every lie, other models, and a promise with slack.
-
 
 WIDE_ATTACKS = (
     *CLASSIC_ATTACKS,
@@ -312,7 +308,6 @@ def _one_by_one(dice: Dice, plan: Plan) -> Plan:
 # Worlds with an open door: strangers come, go and come again, some to cheat, while liars inside mislead them and members crash,
 # change their keys or lose power all at once.
 
-
 _STEPS = 32  # at least: a stranger has to follow, wait for a draw, and work
 _PROBATION = (4, 12)  # steps
 _ARRIVAL = 12.0  # seconds
@@ -353,13 +348,8 @@ def draw_door(seed: int, *, least_peers: int = 4, most_peers: int = 8, steps: in
 def _calm(plan: Plan) -> Plan:
     """Nothing fails among the founders, and one may still lie: it is the strangers' turn to go wrong, within the guarantee."""
     most = most_byzantine(plan.peers, 1)
-    stay = sorted(plan.lying)[: max(0, most - 1)]
     return replace(
-        plan,
-        liars={number: how for number, how in plan.liars.items() if number in stay},
-        forge_from={number: start for number, start in plan.forge_from.items() if number in stay},
-        attacks={number: how for number, how in plan.attacks.items() if number in stay},
-        intensity={number: how for number, how in plan.intensity.items() if number in stay},
+        plan.with_liars(sorted(plan.lying)[: max(0, most - 1)]),
         crashes={},
         blackout={},
         network=replace(plan.network, cuts=(), loss={}),
@@ -405,8 +395,9 @@ def _door_within(plan: Plan) -> Plan:
     return replace(plan, strangers=strangers, leaves=leaves)
 
 
-Draw = Callable[..., Plan]
-
-DRAWS: dict[str, Draw] = {"classic": draw_plan, "wide": draw_wide, "beyond": draw_beyond, "door": draw_door}
-
-__all__ = ["DRAWS", "Draw", "draw_beyond", "draw_door", "draw_plan", "draw_wide"]
+DRAWS: dict[str, Callable[..., Plan]] = {
+    "classic": draw_plan,
+    "wide": draw_wide,
+    "beyond": draw_beyond,
+    "door": draw_door,
+}

@@ -1,4 +1,5 @@
-"""An honest peer's way through a world: it takes part, loses power or its network, and comes back."""
+"""The founders' way through a world: the honest take part, lose power or their network, and come back; liars are honest code
+behind a link, a channel and gradients that lie."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -23,6 +24,8 @@ from troth.workshop.attacks.door import DOOR_LIES, DoorLiar, PoisonedLink
 from troth.workshop.attacks.link import LyingLink
 from troth.workshop.chaos.world import MeasuredLink, Stage, forged, held_bytes
 from troth.workshop.simulation.exchange import DroppingChannel, PowerCutError
+
+# D coordinates
 
 _TRIES = 4  # of a peer that comes back and finds nobody in a step
 
@@ -185,12 +188,6 @@ class HonestPeer:
         return held
 
 
-# A liar's way through a world: honest code, behind a link, a channel and gradients that lie.
-
-
-# D coordinates
-
-
 class Liar:
     """One liar from the first step to the last; `run` is its coroutine."""
 
@@ -232,34 +229,28 @@ class Liar:
 
     async def run(self) -> None:
         plan = self._stage.plan
-        if plan.probation:
-            await self._serve()
-            return
+        serving = self._member() if plan.probation else None
         try:
-            for _ in range(plan.steps):
-                self._state = (await run_step(self._peer, self._state)).state
-                if self._peer.me not in self._state.roster.members:
-                    return
-            return
-        except (LeftOutError, StalledError):
-            if not (plan.blackout or plan.liars_return):
-                raise
-        await self._come_back(self._member())
-
-    async def _serve(self) -> None:
-        """Take part, and serve those who are outside, as members do: what its links and channels make of it."""
-        plan, member = self._stage.plan, self._member()
-        try:
-            async for outcome in member.take_part(self._first):
-                self._state = outcome.state
-                if outcome.record.step >= plan.steps - 1:
-                    return
+            await (self._step_by_step() if serving is None else self._serve(serving))
         except RemovedError:
-            return
+            pass
         except (LeftOutError, StalledError):
             if not (plan.blackout or plan.liars_return):
                 raise
-        await self._come_back(member)
+            await self._come_back(serving or self._member())
+
+    async def _step_by_step(self) -> None:
+        for _ in range(self._stage.plan.steps):
+            self._state = (await run_step(self._peer, self._state)).state
+            if self._peer.me not in self._state.roster.members:
+                return
+
+    async def _serve(self, member: Member[Training]) -> None:
+        """Take part, and serve those who are outside, as members do: what its links and channels make of it."""
+        async for outcome in member.take_part(self._first):
+            self._state = outcome.state
+            if outcome.record.step >= self._stage.plan.steps - 1:
+                return
 
     def _member(self) -> Member[Training]:
         return self._ports.member(self._peer, self._state, self._stage.plan.steps)

@@ -1,7 +1,8 @@
-"""Plan of a world: peers, liars, crashes and the network, all drawn from one seed."""
+"""Plan of a world: peers, liars, strangers, crashes, and the network with its faults, all drawn from one seed."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import msgspec
 
@@ -18,9 +19,6 @@ from troth.protocol.wire.frames import (
     Value,
 )
 from troth.workshop.simulation.exchange import DropOut
-
-# Faults without lies: slow links, lost and doubled packets, cuts that heal, clocks.
-
 
 # Sender, receiver, packet, now → the delay of each copy that arrives.
 Deliver = Callable[[PeerId, PeerId, Packet, float], Sequence[float]]
@@ -189,6 +187,12 @@ class Plan:
     def shaky(self) -> frozenset[int]:
         """Honest peers that power or network fails."""
         return (frozenset(self.crashes) | frozenset(self.blackout) | self.network.unreached) - self.lying
+
+    def with_liars(self, stay: Collection[int]) -> "Plan":
+        """The same with these liars alone; the others are honest."""
+        of_liars = {name: getattr(self, name) for name in ("liars", "forge_from", "attacks", "intensity")}
+        kept: dict[str, Any] = {name: {k: of[k] for k in of if k in stay} for name, of in of_liars.items()}
+        return replace(self, **kept)
 
     @property
     def turncoats(self) -> frozenset[int]:

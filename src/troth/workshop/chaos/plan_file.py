@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from troth.errors import OperatorError
+from troth.errors import OperatorError, printable
 from troth.protocol.core.run import most_byzantine
 from troth.specs import parse_spec
 from troth.workshop.attacks.broadcasts import WIRE_BEHAVIOURS
@@ -24,6 +24,7 @@ DIMENSIONS = {task: int(parse_spec(task)[1]["dimension"]) for task in TASKS}
 MOST_PEERS = DIMENSIONS[TASKS[0]]  # a vector cannot be cut into more parts than it has coordinates
 MOST_STEPS = 10_000
 _MOST_BYTES = 1 << 20
+_MOST_SHOWN = 60  # characters of a file that may be hostile
 _LARGEST = 1e9  # of any number in a plan but the seed, and …
 _MOST_SPIKE = 3.4e38  # … a number of a gradient
 
@@ -74,13 +75,13 @@ def from_bytes(raw: bytes) -> PlanFile:
         raise ValueError(f"more than {_MOST_BYTES} bytes")
     try:
         file = msgspec.json.decode(raw, type=PlanFile, strict=True)
-        unknown = next(_unknown(file, msgspec.json.decode(raw)), None)
+        unknown = next(_unknown(msgspec.to_builtins(file, str_keys=True), msgspec.json.decode(raw)), None)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if file.format != FORMAT:
-        raise ValueError(f"its format is '{_printable(file.format)}', and not {FORMAT}")
+        raise ValueError(f"its format is '{printable(file.format[:_MOST_SHOWN])}', and not {FORMAT}")
     if unknown is not None:
-        raise ValueError(f"unknown field '{_printable(unknown)}'")
+        raise ValueError(f"unknown field '{printable(unknown[:_MOST_SHOWN])}'")
     for name, plan in (("drawn", file.drawn), ("shrunk", file.shrunk)):
         wrong = None if plan is None else flaw(plan)
         if wrong is not None:
@@ -91,7 +92,7 @@ def from_bytes(raw: bytes) -> PlanFile:
 def flaw(plan: Plan) -> str | None:
     """Reason why no world can be played from this plan, or None."""
     if plan.task not in TASKS:
-        return f"unknown task '{_printable(plan.task)}'"  # any other name could be that of a file
+        return f"unknown task '{printable(plan.task[:_MOST_SHOWN])}'"  # any other name could be that of a file
     if not 1 <= plan.peers <= DIMENSIONS[plan.task]:
         return f"peers must be from 1 to {DIMENSIONS[plan.task]}, got {plan.peers}"
     if not 1 <= plan.steps <= MOST_STEPS:
@@ -100,7 +101,7 @@ def flaw(plan: Plan) -> str | None:
         return f"strangers are numbered from {plan.peers} on"
     unknown = sorted({how for _, how in plan.strangers.values()} - set(BEHAVIOURS))
     if unknown:
-        return f"no stranger behaves like '{_printable(unknown[0])}'"
+        return f"no stranger behaves like '{printable(unknown[0][:_MOST_SHOWN])}'"
     if not plan.leaves.keys() <= plan.strangers.keys() or (plan.strangers and not plan.probation):
         return "strangers need a probation, and nobody else leaves"
     strangers = sorted(peers_in(dataclasses.replace(plan, strangers={}, leaves={})) - set(range(plan.peers)))
@@ -116,10 +117,10 @@ def flaw(plan: Plan) -> str | None:
         return "forge_from and attacks must be of liars, and intensity of all of them"
     behaviours = sorted({name for liar in plan.liars.values() for name in liar} - {*WIRE_BEHAVIOURS, *DOOR_LIES})
     if behaviours:
-        return f"unknown behaviour '{_printable(behaviours[0])}'"
+        return f"unknown behaviour '{printable(behaviours[0][:_MOST_SHOWN])}'"
     attacks = sorted(set(plan.attacks.values()) - set(WIDE_ATTACKS))
     if attacks:
-        return f"unknown attack '{_printable(attacks[0])}'"
+        return f"unknown attack '{printable(attacks[0][:_MOST_SHOWN])}'"
     return _wrong_number(plan)
 
 
@@ -166,21 +167,12 @@ def numbers_in(value: Any) -> Iterator[float]:
         yield from numbers_in(child)
 
 
-def _unknown(value: Any, raw: Any) -> Iterator[str]:
-    """Fields in the text that the value lacks: msgspec ignores them in dataclasses."""
-    if dataclasses.is_dataclass(value):
-        names = {field.name for field in dataclasses.fields(value)}
-        yield from sorted(raw.keys() - names)
-        for name in names & raw.keys():
-            yield from _unknown(getattr(value, name), raw[name])
-    elif isinstance(value, Mapping):
-        for key, child in value.items():
-            yield from _unknown(child, raw[str(key)])
-    elif isinstance(value, tuple):
-        for child, part in zip(value, raw, strict=True):
-            yield from _unknown(child, part)
-
-
-def _printable(text: str) -> str:
-    """Text of a file that may be hostile, safe to quote: short, and without control characters."""
-    return "".join(character if character.isprintable() else "?" for character in text[:60])
+def _unknown(known: Any, raw: Any) -> Iterator[str]:
+    """Fields in the text that were not read: msgspec ignores them in dataclasses."""
+    if isinstance(raw, dict):
+        yield from sorted(raw.keys() - known.keys())
+        pairs = [(known[name], raw[name]) for name in raw.keys() & known.keys()]
+    else:
+        pairs = list(zip(known, raw, strict=False)) if isinstance(raw, list) else []  # of sets, equal items are one
+    for one, its in pairs:
+        yield from _unknown(one, its)

@@ -116,13 +116,7 @@ class _Search:
 def _fewer_liars(plan: Plan) -> Iterator[Plan]:
     """With one liar turned honest."""
     for number in sorted(plan.liars):
-        yield replace(
-            plan,
-            liars=_without(plan.liars, number),
-            forge_from=_without(plan.forge_from, number),
-            attacks=_without(plan.attacks, number),
-            intensity=_without(plan.intensity, number),
-        )
+        yield plan.with_liars(plan.lying - {number})
 
 
 def _fewer_strangers(plan: Plan) -> Iterator[Plan]:

@@ -37,6 +37,10 @@ from troth.workshop.chaos.world import FORGED, Stage
 from troth.workshop.simulation.exchange import PowerCutError
 
 _JOIN_HASHES = 1 << 8  # its world asks for little work
+# Of a flood
+_ROUNDS = 12
+_PAUSE = 2.0  # seconds
+_TICKET_HASHES = 64  # for a ticket
 
 
 async def run_stranger(stage: Stage, number: int) -> None:
@@ -167,16 +171,10 @@ class TwoProbesLink:
         self._link.send(to, packet)
 
 
-# One machine under many names: it asks for everything there is, and takes slots that it leaves empty (SPEC J3, J4).
-
-
-_ROUNDS = 12
-_PAUSE = 2.0  # seconds
-_TICKET_HASHES = 64  # for a ticket
-
-
 class Flood:
-    """Its names ask in turn; some show tickets with work in them, some made-up ones, or such for others' keys."""
+    """One machine under many names: it asks for everything there is, and takes slots that it leaves empty (SPEC J3, J4).
+
+    Its names ask in turn; some show tickets with work in them, some made-up ones, or such for others' keys."""
 
     def __init__(self, stage: Stage, number: int) -> None:
         self._run = stage.run
@@ -225,12 +223,9 @@ class Flood:
 
     def _ticket(self, turn: int, name: Identity) -> Ticket:
         """One with work in it; one without; or one with work for the key of somebody who did not sign it."""
-        run, seed = self._run.id, self._door.seed
-        if turn % 6 > 1:
+        run, seed, kind = self._run.id, self._door.seed, turn % 6
+        if kind > 1:
             return signed_ticket(run, seed, name, turn, "")
-        if turn % 6 == 1:
-            other = self._victims[turn % len(self._victims)]
-            _, nonce = best_nonce(run, seed, other, "", range(_TICKET_HASHES))
-            return msgspec.structs.replace(signed_ticket(run, seed, name, nonce, ""), key=other)
-        _, nonce = best_nonce(run, seed, name.peer, "", range(_TICKET_HASHES))
-        return signed_ticket(run, seed, name, nonce, "")
+        key = self._victims[turn % len(self._victims)] if kind else name.peer
+        _, nonce = best_nonce(run, seed, key, "", range(_TICKET_HASHES))
+        return msgspec.structs.replace(signed_ticket(run, seed, name, nonce, ""), key=key)

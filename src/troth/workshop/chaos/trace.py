@@ -3,7 +3,7 @@
 Everything is seen from outside: packets as the network takes them, and the calls that each peer makes of its channel.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from troth.crypto import PeerId, Slot, blob_digest, tagged_hash
+from troth.errors import printable
 from troth.protocol.core.channel import AttemptView, Channel, Exchange, ForwardingChannel, Noticed, Said
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import CannotGoOnError
@@ -68,16 +69,12 @@ class TraceLog:
         time = self._stage.time.now
         self._events.append((time, self._line(time, self._text(peer), what, slot, detail)))
 
-    def decided(
-        self, peer: PeerId, slot: Slot, said: Said, missing: Collection[PeerId], double: Collection[PeerId]
-    ) -> None:
+    def decided(self, peer: PeerId, slot: Slot, said: Said, members: Set[PeerId], double: Set[PeerId]) -> None:
         """Log what an announcement gave: `values` differ where peers were told different things."""
         values = tagged_hash("trace", *(part for one in sorted(said) for part in (one, said[one].envelope.payload)))
-        silent = frozenset(missing) - said.keys() - frozenset(double)
-        found = (
-            f"said={self._text(said.keys())} silent={self._text(silent)} equivocated={self._text(frozenset(double))}"
-        )
-        self.log(peer, "decided", slot, f"{found} values={values.hex()[:8]}")
+        found = {"said": said.keys(), "silent": members - said.keys() - double, "equivocated": double}
+        shown = _spaced(f"{name}={self._text(peers)}" for name, peers in found.items())
+        self.log(peer, "decided", slot, f"{shown} values={values.hex()[:8]}")
 
     def received(self, peer: PeerId, slot: Slot, blobs: Exchange[Any], came: Mapping[Any, Any]) -> None:
         """Log which blobs came of an exchange."""
@@ -106,8 +103,7 @@ class TraceLog:
 
     def _line(self, time: float, who: str, what: str, slot: Slot | None, detail: str) -> str:
         where = "-" if slot is None else f"{slot.step}.{slot.attempt}.{_phase(slot)}"
-        line = f"{time:9.3f} {who:>3} {what:<8} {where:<12} {detail}".rstrip()
-        line = "".join(character if character.isprintable() else "?" for character in line)
+        line = printable(f"{time:9.3f} {who:>3} {what:<8} {where:<12} {detail}".rstrip())
         return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
     def _text(self, value: object) -> str:
@@ -157,7 +153,7 @@ class _TracedChannel(ForwardingChannel):
         except CannotGoOnError as why:
             self._log.log(self._peer, "stopped", slot, str(why))
             raise
-        double = [peer for peer, (where, *_) in self._noticed.equivocations(slot.step).items() if where == slot]
+        double = {peer for peer, (where, *_) in self._noticed.equivocations(slot.step).items() if where == slot}
         self._log.decided(self._peer, slot, said, view.members, double)
         return said
 
