@@ -1,10 +1,11 @@
-"""Pure functions of identical bytes, computed once for all peers of a process (SPEC S1).
+"""Pure functions of identical bytes, computed once for all peers of a process (SPEC S1); on an accelerator also digests that are
+computed where numbers lie, and one wait for all copies.
 
 Without this, sixteen peers would verify every signature sixteen times. It can change no decision: keys are the bytes
-themselves, and a test runs without it and gets the same trace.
+themselves, digests are those of the host, and a test that shares nothing gets the same trace.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property, wraps
@@ -28,15 +29,20 @@ from troth.workshop.simulation.exchange import Ask
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 _SHORT = 1 << 16  # bytes that are looked up; longer ones are hashed again, since looking them up takes as long
+_HASHING = 4  # streams: hashes on an accelerator that were begun one after the other do not wait for each other
+_ASIDE = 4  # threads that compute norms while others hash
+
+# D coordinates, B bytes of signs for each
 
 
-def _remembered(plain: F) -> F:
-    """A method of `Primitives` that answers each question once."""
+def _remembered(plain: F, digests: Callable[..., Iterable[Hashable]] | None = None) -> F:
+    """A method of `Primitives` that answers each question once. `digests`: of all bytes that the answer depends on, if these are
+    not the question itself."""
     name = plain.__name__
 
     @wraps(plain)
-    def look_up(tools: "MemoPrimitives", *question: Hashable) -> Any:
-        key = (name, *question)
+    def look_up(tools: "MemoPrimitives", *question: Any) -> Any:
+        key = (name, *(question if digests is None else digests(*question)))
         if key not in tools._known:
             tools._known[key] = getattr(super(MemoPrimitives, tools), name)(*question)
         return tools._known[key]
@@ -94,6 +100,8 @@ class MemoPrimitives(Primitives):
     decode = _remembered(Primitives.decode)
     coin_commitment = _remembered(Primitives.coin_commitment)
     open = _remembered(Primitives.open)
+    aggregate_norm = _remembered(Primitives.aggregate_norm, lambda blob: [blob.digest])
+    joined = _remembered(Primitives.joined, lambda blobs: [blob.digest for blob in blobs])
 
     def verify_all(self, questions: Sequence[tuple[PeerId, bytes, bytes]]) -> list[bool]:
         new = [question for question in dict.fromkeys(questions) if ("verify", *question) not in self._known]
@@ -110,16 +118,9 @@ class MemoPrimitives(Primitives):
         blob = bytes(blob)
         return self.once(("digest", blob), lambda: super(MemoPrimitives, self).digest(blob))
 
-    def aggregate_norm(self, blob: Blob) -> float | None:
-        return self.once(("aggregate norm", blob.digest), lambda: super(MemoPrimitives, self).aggregate_norm(blob))
-
     def table(self, reports: Sequence[ReportNumbers]) -> ReportTable:
         plain = super().table
         return self.once_for(tuple(reports), "table", lambda: plain(reports))
-
-    def joined(self, blobs: Sequence[Blob]) -> Tensor:
-        plain = super().joined
-        return self.once(("joined", *(blob.digest for blob in blobs)), lambda: plain(blobs))
 
     def scaled(self, numbers_D: Tensor, factor: float) -> Tensor:
         plain = super().scaled
@@ -138,15 +139,7 @@ class MemoPrimitives(Primitives):
         return self.once_for((envelopes,), ("open", slot), lambda: plain(slot, envelopes))
 
 
-# What peers of one process share on an accelerator: digests that are computed where numbers lie, and one wait for all copies.
-#
-# Nothing is decided by it: digests are those of the host, and a test that shares nothing gets the same trace (SPEC S1).
-
-
-# D coordinates, B bytes of signs for each
-
-_HASHING = 4  # streams: hashes on an accelerator that were begun one after the other do not wait for each other
-_ASIDE = 4  # threads that compute norms while others hash
+# On an accelerator
 
 
 @dataclass
@@ -174,7 +167,7 @@ class LockstepPrimitives(MemoPrimitives):
         norms = _aside().map(super().aggregate_norm, blobs)  # on their way, while this thread helps to hash
         digest_all(blobs)
         for blob, norm in zip(blobs, norms, strict=True):
-            self._known["aggregate norm", blob.digest] = norm
+            self._known["aggregate_norm", blob.digest] = norm
 
     def cut(self, numbers_D: Tensor, bounds: Sequence[int]) -> tuple[Blob, ...]:
         """Nothing is kept: a gradient is cut once, and where everyone audits there are hundreds of them."""

@@ -246,7 +246,9 @@ class ProtocolSimulation:
                 outcomes.append(ended)
                 bans += self._new_bans(ended)
                 self._at_door(ended, seen.state.roster)
-            attacked = (self.coalition.active(step) and bool(self._liars_alive())) or self._newcomers_attack
+            liars_alive = not {ban.peer for ban in self.bans}.issuperset(self.byzantine)
+            newcomers_attack = self.door is not None and self.door.attacks
+            attacked = (self.coalition.active(step) and liars_alive) or newcomers_attack
             self.attacked_steps += attacked
             done = self.steps_done = step + 1
             due = done % scenario.evaluate_every == 0 or done == scenario.total_steps
@@ -351,23 +353,14 @@ class ProtocolSimulation:
         self.bans += bans.values()
         return tuple(bans.values())
 
-    def _at_door(self, seen: Outcome[Training] | None, before: Roster) -> tuple[str, ...]:
-        if self.door is None or seen is None:
-            return ()
-        return self.door.chronicle.note(seen.record, before, seen.state.roster)
-
-    @property
-    def _newcomers_attack(self) -> bool:
-        return self.door is not None and self.door.attacks
+    def _at_door(self, seen: Outcome[Training], before: Roster) -> tuple[str, ...]:
+        return () if self.door is None else self.door.chronicle.note(seen.record, before, seen.state.roster)
 
     def _differ(self, one: PeerId, other: PeerId) -> bool:
         """Whether two peers have hardware of different classes."""
         if self.scenario.deviation is None:
             return False
         return self.peers[one].work.hardware_class() != self.peers[other].work.hardware_class()
-
-    def _liars_alive(self) -> list[int]:
-        return [number for number in self.byzantine if number not in {ban.peer for ban in self.bans}]
 
 
 def _agree(honest: list[Outcome[Training]]) -> bool:

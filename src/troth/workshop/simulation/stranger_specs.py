@@ -43,10 +43,12 @@ class Strangers:
     every: int = 0
 
     lies: ClassVar[bool] = True  # whether they are on the liars' side; those shield each other
+    not_negative: ClassVar[tuple[str, ...]] = ("at", "every")  # options
 
     def __post_init__(self) -> None:
-        if self.at < 0 or self.every < 0:
-            raise ValueError(f"at and every must not be negative, got {self.at} and {self.every}")
+        for name in self.not_negative:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if not 1 <= self.count <= MOST_STRANGERS:
             raise ValueError(f"count must be 1 to {MOST_STRANGERS}, got {self.count}")
 
@@ -70,11 +72,7 @@ class Honest(Strangers):
     misses: int = 0
 
     lies: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.misses < 0:
-            raise ValueError(f"misses must not be negative, got {self.misses}")
+    not_negative: ClassVar[tuple[str, ...]] = ("at", "every", "misses")
 
     def doing(self, member_for: int | None, step: int) -> Doing:
         late = member_for is None and self.misses and step % self.misses == 0
@@ -129,10 +127,7 @@ class Turns(Attackers):
 
     after: int = 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.after < 0:
-            raise ValueError(f"after must not be negative, got {self.after}")
+    not_negative: ClassVar[tuple[str, ...]] = ("at", "every", "after")
 
     def doing(self, member_for: int | None, step: int) -> Doing:
         return Doing.WORK if member_for is None or member_for < self.after else Doing.ATTACK
@@ -164,11 +159,11 @@ class Names(Strangers):
     hash_share: float = 0.5
     strategy: str = "works"
 
+    not_negative: ClassVar[tuple[str, ...]] = ("at", "every", "machines")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         pick(STRATEGIES, self.strategy, "strategy")
-        if self.machines < 0:
-            raise ValueError(f"machines must not be negative, got {self.machines}")
         if not 0 < self.hash_share < 1:
             raise ValueError(f"hash_share must be above 0 and below 1, got {self.hash_share:g}")
 
@@ -236,9 +231,7 @@ class Due:
     contributors: list[PeerId]  # members that must commit
     begun: list[PeerId]  # candidates that have begun
     fresh: list[PeerId]  # candidates that have not begun
-    spare: list[PeerId] = field(
-        default_factory=list
-    )  # of those who have begun: they keep their slot if they miss this step
+    spare: list[PeerId] = field(default_factory=list)  # begun, and keep their slot if they miss this step
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from troth.workshop.simulation.stranger_specs import (
         ({"defence": "mean"}, "`probation` is the protocol's: use `defence` troth"),
         ({"strangers": "honset"}, "unknown kind of strangers 'honset': did you mean honest"),
         ({"strangers": "noise:when=3"}, "'noise:when=3' has no option 'when' \\(its options: at, count, every\\)"),
-        ({"strangers": "noise:at=-1"}, "'noise:at=-1': at and every must not be negative"),
+        ({"strangers": "noise:at=-1"}, "'noise:at=-1': at must not be negative, got -1"),
         ({"strangers": "noise:count=0"}, "'noise:count=0': count must be 1 to 4096, got 0"),
         ({"strangers": "honest:misses=-1"}, "'honest:misses=-1': misses must not be negative, got -1"),
         ({"strangers": "noise:count=4096 + zeros"}, "`strangers` must be at most 4096, got 4097"),
