@@ -110,47 +110,37 @@ class AskExchange(Ask):
 
 
 class ReliableChannel:
-    """One member's end: it signs what it says, and checks the signature of everything it hears."""
+    """One member's end: it signs what it says, and checks the signature of everything it hears.
 
-    observes = False
+    Without an identity it is the end of a peer that is no member: it hears all that members say, and says nothing (SPEC B2).
+    """
 
-    def __init__(self, identity: Identity, tools: Primitives) -> None:
+    def __init__(self, identity: Identity | None, tools: Primitives) -> None:
         self._identity = identity
         self._tools = tools
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
-        envelope = seal(self._identity, slot, message)
-        return self._tools.open_all(slot, await AskAnnounce(slot, lambda _: envelope))
+        envelope = None if self._identity is None else seal(self._identity, slot, message)
+        asked = AskAnnounce(slot, lambda _: envelope, observes=self._identity is None)
+        return self._tools.open_all(slot, await asked)
 
     async def announce_last(self, slot: Slot, choose: Callable[[Said], Message | None], view: AttemptView) -> Said:
         """For liars: say something, or nothing, knowing what the others have said."""
 
         def answer(said: Mapping[PeerId, Envelope]) -> Envelope | None:
             message = choose(self._tools.open_all(slot, said))
-            return None if message is None else seal(self._identity, slot, message)
+            return None if message is None or self._identity is None else seal(self._identity, slot, message)
 
         return self._tools.open_all(slot, await AskAnnounce(slot, answer, last=True))
 
     async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
-        answer: Any = await AskExchange(blobs, self.observes)
+        answer: Any = await AskExchange(blobs, observes=self._identity is None)
         if isinstance(blobs, Forward):
             fitting = {
                 delivery: [p for p in answer.get(delivery, ()) if blobs.fits(delivery, p)] for delivery in blobs.wanted
             }
             answer = {delivery: offers[0] for delivery, offers in fitting.items() if offers}
         return answer
-
-
-class ObserverChannel(ReliableChannel):
-    """The end of a peer that is no member: it hears all that members say, and says nothing (SPEC B2)."""
-
-    observes = True
-
-    def __init__(self, tools: Primitives) -> None:
-        self._tools = tools
-
-    async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
-        return self._tools.open_all(slot, await AskAnnounce(slot, lambda _: None, observes=True))
 
 
 class ReliableExchange:

@@ -1,4 +1,7 @@
-"""One batched gradient call for all peers of a process that ask for their gradient at the same moment."""
+"""One batched gradient call for all peers of a process that ask for their gradient at the same moment.
+
+On an accelerator gradients are begun before they are asked for, while peers talk.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,17 +33,11 @@ from troth.workshop.attacks import Coalition
 from troth.workshop.simulation.exchange import Ask
 from troth.workshop.simulation.primitives import Hashing, LockstepPrimitives, MemoPrimitives, parts_of
 
-# Gradients that are begun before they are asked for, on an accelerator that is idle while peers talk.
-#
-# Each peer names what it will probably be asked for next (`Work.expect`), and gets a computation of its own, on a stream of
-# its own beside the protocol's. Digests follow on the same device. Nothing is decided by it: a peer takes its own gradient
-# when the step asks for it, and one that nobody takes was computed in vain.
-
-
-# D coordinates
+# P peers, D coordinates
 
 _TOGETHER = 4  # gradients that are hashed at once: hashing one takes as long
 _SHARE = 4  # of the device's memory, gradients of two steps take up at most one part in so many
+_AT_ONCE = 2  # gradients that a peer may have begun: an audit's and its own
 
 
 @dataclass(eq=False)
@@ -70,7 +67,12 @@ class BegunGradient:
 
 
 class Ahead:
-    """Begins gradients and digests of states. All peers of a process share the device, so all share this."""
+    """Begins gradients and digests of states. All peers of a process share the device, so all share this.
+
+    Each peer names what it will probably be asked for next (`Work.expect`), and gets a computation of its own, on a stream of
+    its own beside the protocol's. Digests follow on the same device. Nothing is decided by it: a peer takes its own gradient
+    when the step asks for it, and one that nobody takes was computed in vain.
+    """
 
     def __init__(self, problem: Problem, peers: int) -> None:
         self.parts = peers  # into which the next gradients will probably be cut
@@ -145,11 +147,6 @@ def _on_device(training: Training) -> dict[str, Tensor]:
     """Vectors of a state that can be hashed where they lie, by name; all are as long as the model."""
     size = len(training.parameters_D)
     return {n: v for n, v in training.named.items() if on_device.hashes_there(v) and len(v) == size}
-
-
-# P peers, D coordinates
-
-_AT_ONCE = 2  # gradients that a peer may have begun: an audit's and its own
 
 
 @dataclass
@@ -246,9 +243,8 @@ class GradientPool:
         self.computed = 0  # gradients of contributors and candidates so far
         self._parts = 1  # into which the gradients that are asked for will be cut
         self._losses: list[tuple[list[int], Tensor]] = []  # numbers of peers, and their losses
-        self._honest: list[
-            tuple[AskGradient, Tensor]
-        ] = []  # contributors, and whether anything in their gradient is not 0
+        # Contributors, and whether anything in their gradient is not 0.
+        self._honest: list[tuple[AskGradient, Tensor]] = []
 
     @property
     def losses(self) -> dict[int, float]:
@@ -280,13 +276,11 @@ class GradientPool:
                 rows |= self._batched({peer: here[peer] for peer in peers[start : start + widest]})
         rows |= self._on_machines({peer: ask for peer, ask in asks.items() if peer not in here})
         rows = {peer: rows[peer] for peer in asks}
-        probing = [peer for peer, ask in asks.items() if ask.probing]
-        self._honest = [
-            (ask, rows[peer].any())
-            for peer, ask in asks.items()
-            if not ask.probing and self._numbers[peer] not in self._coalition.members
-        ]
-        self._forge(rows, next(iter(asks.values())).step, probing)
+        liars = [peer for peer in asks if self._numbers[peer] in self._coalition.members]
+        honest = [peer for peer, ask in asks.items() if peer not in liars and not ask.probing]
+        self._honest = [(asks[peer], rows[peer].any()) for peer in honest]
+        if liars and honest:
+            self._forge(rows, next(iter(asks.values())).step, liars, honest)
         return rows
 
     def _batched(self, asks: Mapping[PeerId, AskGradient]) -> dict[PeerId, Tensor]:
@@ -357,12 +351,8 @@ class GradientPool:
             batch = self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer])
         return batch
 
-    def _forge(self, rows: dict[PeerId, Tensor], step: int, probing: Sequence[PeerId]) -> None:
+    def _forge(self, rows: dict[PeerId, Tensor], step: int, liars: Sequence[PeerId], honest: Sequence[PeerId]) -> None:
         """Replace the liars' rows, given those of other contributors; candidates' go into nothing, so nothing depends on them."""
-        liars = [peer for peer in rows if self._numbers[peer] in self._coalition.members]
-        honest = [peer for peer in rows if peer not in liars and peer not in probing]
-        if not liars or not honest:
-            return
         own_BD, honest_HD = torch.stack([rows[p] for p in liars]), torch.stack([rows[p] for p in honest])
         numbers = [self._numbers[p] for p in liars], [self._numbers[p] for p in honest]
         sent_BD = self._coalition.gradients(step, own_BD, honest_HD, *numbers)

@@ -168,7 +168,7 @@ class ProtocolSimulation:
         for party in self.parties:
             for number, identity in zip(party.numbers, party.identities, strict=True):
                 knocks = party.kind.knocks(len(party.strangers))
-                stranger = SimulatedStranger(number, knocks, self._peer(number, identity, self._work))
+                stranger = SimulatedStranger(number, party.kind, knocks, self._peer(number, identity, self._work))
                 if party.kind.lies:
                     stranger.peer = self._lying(stranger.peer, party.kind.lie(), stranger.attacks, stranger.held)
                 party.strangers.append(stranger)

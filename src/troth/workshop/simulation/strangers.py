@@ -29,7 +29,7 @@ from troth.protocol.wire.messages import Phase, Probe, SignedRejoin, Ticket
 from troth.protocol.wire.primitives import Primitives
 from troth.training.work import Training, finite_or_zero
 from troth.workshop.attacks import AttackSchedule, Coalition
-from troth.workshop.simulation.exchange import ObserverChannel
+from troth.workshop.simulation.exchange import ReliableChannel
 from troth.workshop.simulation.gradients import AskGradient, GradientPool, PooledWork
 from troth.workshop.simulation.stranger_specs import (
     STRATEGIES,
@@ -58,8 +58,9 @@ class SimulatedStranger:
     own code, as a peer that comes back does; everything it says is signed by its key and judged by members.
     """
 
-    def __init__(self, number: int, knocks: int, peer: Peer[Training]) -> None:
+    def __init__(self, number: int, kind: Strangers, knocks: int, peer: Peer[Training]) -> None:
         self.number = number
+        self.kind = kind
         self.knocks = knocks  # the step before which it comes to the door
         self.me = peer.me
         self.peer = peer  # as a member; a liar's channel is wrapped
@@ -77,7 +78,7 @@ class SimulatedStranger:
     def observer(self) -> Peer[Training]:
         """The same, as long as it only listens: what it computes goes into no aggregate."""
         assert isinstance(self.peer.work, PooledWork)
-        silent = ObserverChannel(self.peer.tools)
+        silent = ReliableChannel(None, self.peer.tools)
         return replace(self.peer, work=self.peer.work.for_candidate(), channel=silent, observing=True)
 
     def attacks(self, _step: int) -> bool:
@@ -366,7 +367,6 @@ class OpenGradientPool(GradientPool):
         self._liars = liars
         self._seed = seed
         self._strangers = {stranger.me: stranger for party in parties for stranger in party.strangers}
-        self._kinds = {stranger.me: party.kind for party in parties for stranger in party.strangers}
         self._coalitions = [
             (party, Coalition([party.kind.lie()], AttackSchedule(), party.numbers, derive(seed, "party", number)))
             for number, party in enumerate(parties)
@@ -377,28 +377,23 @@ class OpenGradientPool(GradientPool):
         self._old: dict[PeerId, Tensor] = {}  # the only gradient that somebody computed
 
     def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:
-        faking = [peer for peer in asks if self._doing(peer) is Doing.FAKE]
+        faking = [peer for peer in asks if peer in self._strangers and self._strangers[peer].doing is Doing.FAKE]
         computing = {peer: ask for peer, ask in asks.items() if peer not in faking or self._begins(peer)}
         rows = super().answer(computing) if computing else {}
         step = next(iter(asks.values())).step
         honest = [peer for peer in rows if peer not in self._liars and not asks[peer].probing]
         made_up = {peer: self._faked(peer, asks[peer], rows, honest) for peer in faking}
-        forged = self._forged(step, asks, rows, honest)
+        forged = self._forged_by_parties(step, asks, rows, honest)
         changed = [peer for peer in (*made_up, *forged) if not asks[peer].probing]
         self.attackers |= {self._strangers[peer].number for peer in changed}
         answers = {**rows, **made_up, **forged}
         return {peer: answers[peer] for peer in asks}
 
-    def _doing(self, peer: PeerId) -> Doing:
-        stranger: SimulatedStranger | None = self._strangers.get(peer)
-        return Doing.WORK if stranger is None else stranger.doing
-
     def _begins(self, peer: PeerId) -> bool:
-        return isinstance(self._kinds[peer], Old) and peer not in self._old
+        return isinstance(self._strangers[peer].kind, Old) and peer not in self._old
 
     def _faked(self, peer: PeerId, ask: AskGradient, rows: Mapping[PeerId, Tensor], honest: Sequence[PeerId]) -> Tensor:
-        kind: Strangers = self._kinds[peer]
-        like_D = ask.training.parameters_D
+        kind, like_D = self._strangers[peer].kind, ask.training.parameters_D
         if isinstance(kind, Zeros):
             return torch.zeros_like(like_D)
         if isinstance(kind, Old):
@@ -407,7 +402,7 @@ class OpenGradientPool(GradientPool):
             return rows[honest[0]].clone()
         return torch.from_numpy(stream(self._seed, "noise", peer, ask.step).normal(len(like_D))).to(like_D)
 
-    def _forged(
+    def _forged_by_parties(
         self, step: int, asks: Mapping[PeerId, AskGradient], rows: Mapping[PeerId, Tensor], honest: Sequence[PeerId]
     ) -> dict[PeerId, Tensor]:
         """Rows of the members that attack, party by party, knowing those of honest members."""
