@@ -7,7 +7,7 @@ somebody wrote into, costs chunks and nothing else.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,9 +19,9 @@ from troth.evidence.file_format import UnprovedError, to_text
 from troth.evidence.model_file import model_file
 from troth.evidence.verify_model import verify_state
 from troth.files import write_bytes
-from troth.network.disk.journal import FILE, FILE_NAME, certified_in, damaged, read_exactly, run_of
+from troth.network.disk.journal import certified_in, journal_files, read_changes, run_of
 from troth.network.disk.lock import DiskError
-from troth.protocol.core.records import StepRecord, decode_record
+from troth.protocol.core.records import decode_record
 from troth.protocol.core.run import Run
 from troth.protocol.recovery.following import Invitation
 from troth.protocol.wire.frames import CertifiedRecord
@@ -128,43 +128,47 @@ def _digest(path: Path) -> Digest | None:
 
 def invitation_from(folder: Path) -> tuple[Digest, Invitation]:
     """The run that a peer's folder belongs to, and an invitation into it as it was after its last certified record (SPEC J9)."""
-    try:
+    with _peers_folder(folder):
         run = _run_of(folder)
         last = next(_certified(folder), None)
-    except DiskError:
-        raise
-    except (OSError, ValueError) as error:
-        raise _no_folder(folder) from error
     if last is None:
         raise DiskError(f"{folder}: no step is certified there yet, so there is nothing to invite to; wait for one")
     record = decode_record(last.record)
-    named = [(decode_record(one.record).step, blob_digest(one.record)) for one in _changes(folder, record)]
-    return run, Invitation.to(run, record.step, named)
+    # All of them: with one less, this would be an invitation into another history.
+    changes = read_changes(folder / "journal", record)
+    return run, Invitation.to(
+        run, record.step, [(decode_record(one.record).step, blob_digest(one.record)) for one in changes]
+    )
 
 
 def proven_state(folder: Path, run: Run) -> tuple[bytes, str]:
     """The newest checkpoint in a peer's folder that enough members of this run signed, and the proof of that, as text. The peer
     may be training there."""
+    with _peers_folder(folder), ExitStack() as open_files:
+        # Before the journal is read, which takes longer than a step: the peer deletes its older checkpoints meanwhile.
+        newest_first = [*_opened(folder, open_files)]
+        if _run_of(folder) != run.id:
+            raise DiskError(f"{folder} belongs to another run than the manifest that it should continue")
+        oldest_first = list(_certified(folder))[::-1]
+        signed = {decode_record(one.record).state_after: one for one in oldest_first}  # by the newest that names it
+        changes = read_changes(folder / "journal", decode_record(oldest_first[-1].record)) if oldest_first else []
+        for file in newest_first:
+            raw = file.read()
+            if (proof := _proof(file.name, raw, run, signed, changes)) is not None:
+                return raw, proof
+    raise DiskError(f"{folder}: enough members signed none of the states there; take another member's folder")
+
+
+@contextmanager
+def _peers_folder(folder: Path) -> Iterator[None]:
     try:
-        with ExitStack() as open_files:
-            # Before the journal is read, which takes longer than a step: the peer deletes its older checkpoints meanwhile.
-            newest_first = [*_opened(folder, open_files)]
-            other = _run_of(folder) != run.id
-            oldest_first = list(_certified(folder))[::-1]
-            signed = {decode_record(one.record).state_after: one for one in oldest_first}  # by the newest that names it
-            changes = _changes(folder, decode_record(oldest_first[-1].record)) if oldest_first else []
-            for file in () if other else newest_first:
-                raw = file.read()
-                proof = _proof(file.name, raw, run, signed, changes)
-                if proof is not None:
-                    return raw, proof
+        yield
     except DiskError:
         raise
     except (OSError, ValueError) as error:
-        raise _no_folder(folder) from error
-    if other:
-        raise DiskError(f"{folder} belongs to another run than the manifest that it should continue")
-    raise DiskError(f"{folder}: enough members signed none of the states there; take another member's folder")
+        raise DiskError(
+            f"{folder} is no peer's folder, or is damaged: name the one that `troth join` writes to"
+        ) from error
 
 
 def _opened(folder: Path, files: ExitStack) -> Iterator[BinaryIO]:
@@ -199,7 +203,7 @@ def _proof(
 
 def _run_of(folder: Path) -> Digest:
     named = (folder / "run").read_text(encoding="ascii").strip()
-    for path in _journal(folder):
+    for path in reversed(journal_files(folder / "journal")):
         try:
             other = run_of(path)
         except DiskError:
@@ -214,30 +218,11 @@ def _run_of(folder: Path) -> Digest:
     return Digest(bytes.fromhex(named))
 
 
-def _changes(folder: Path, last: StepRecord) -> list[CertifiedRecord]:
-    """All changes of the members up to the last record: with one less, an invitation would be into another history."""
-    path = folder / "journal" / FILE
-    try:
-        return read_exactly(path, last)
-    except (OSError, ValueError) as error:
-        raise damaged(path, str(error)) from error
-
-
 def _certified(folder: Path) -> Iterator[CertifiedRecord]:
     """The records over which the journal holds signatures, newest first."""
-    for path in _journal(folder):
+    for path in reversed(journal_files(folder / "journal")):
         try:
             found = list(certified_in(path))
         except FileNotFoundError:
             return  # its peer deleted it meanwhile: it is the oldest
         yield from reversed(found)
-
-
-def _journal(folder: Path) -> list[Path]:
-    """The newest first."""
-    files = (path for path in (folder / "journal").iterdir() if FILE_NAME.fullmatch(path.name))
-    return sorted(files, reverse=True)
-
-
-def _no_folder(folder: Path) -> DiskError:
-    return DiskError(f"{folder} is no peer's folder, or is damaged: name the one that `troth join` writes to")

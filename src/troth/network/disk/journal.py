@@ -6,6 +6,12 @@ of their own: signatures may come later.
 
 The whole chain is checked when a peer starts. A journal that ends before the line that the last checkpoint names was cut or
 rolled back.
+
+Certified records that changed the roster outlive their steps, in a file of their own: with them, strangers follow a run from its
+founders to its end. They are few, so the file is written whole each time. Each line has a check digest, and each record names the
+step of the change before it: a flipped bit is found, and so is a line that is missing. Both are mended from the journal, as far
+back as that goes. What cannot be mended is refused and stays as it is: taken for an empty file, it would be written over, and
+strangers be told a history that lacks members.
 """
 
 import errno
@@ -14,6 +20,7 @@ import os
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,14 +48,7 @@ from troth.protocol.history import (
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced
 
-# Certified records that changed the roster: with them, strangers follow a run from its founders to its end.
-#
-# The journal deletes old steps; these records stay. They are few, so the file is written whole each time.
-#
-# Each line has a check digest, and each record names the step of the change before it: a flipped bit is found, and so is a
-# line that is missing. Both are mended from the journal, as far back as that goes. What cannot be mended is refused and stays
-# as it is: taken for an empty file, it would be written over, and strangers be told a history that lacks members.
-
+# The changes of the roster.
 
 FILE = "roster-changes.jsonl"
 _WAY_OUT = (
@@ -56,16 +56,13 @@ _WAY_OUT = (
 )
 
 
-class RosterChangesError(DiskError):
-    """The file is damaged, or lacks a change; the message says where, and names the way out."""
+class JournalError(DiskError):
+    """The journal cannot be written, is not this run's, lacks a change of members, or was changed; the message says where, and
+    names the way out."""
 
 
-class _ChangeLine(msgspec.Struct, forbid_unknown_fields=True):
-    """A record and its signatures (hex), and a digest over both: it finds accidents."""
-
-    record: str
-    signatures: dict[str, str]
-    check: str
+class _ChangeLine(SignedRecord, frozen=True, forbid_unknown_fields=True):
+    check: str  # a digest over the others: it finds accidents
 
 
 class JournalRecords:
@@ -90,7 +87,7 @@ class RosterChanges:
     """One peer's file. It proves nothing by itself: whoever uses the records checks their signatures."""
 
     def __init__(self, path: Path, journal: JournalRecords | None = None) -> None:
-        """`journal`: what the journal beside it holds. Raises `RosterChangesError` if the two do not make one whole history, and
+        """`journal`: what the journal beside it holds. Raises `JournalError` if the two do not make one whole history, and
         OSError."""
         raw = path.read_bytes() if path.exists() else b""
         intact, flaw = _read_changes(raw)
@@ -100,7 +97,7 @@ class RosterChanges:
         self._records = intact if whole else _merged(intact, journal)
         gap = _gap(self._records, journal.last)
         if gap or (flaw and journal.last is None):
-            raise RosterChangesError(f"{path}, {flaw or gap}; the journal does not go back so far: {_WAY_OUT}")
+            raise JournalError(f"{path}, {flaw or gap}; the journal does not go back so far: {_WAY_OUT}")
         self.mended = _text(self._records.values()) != raw  # from the journal
         if self.mended:
             self._write()
@@ -126,13 +123,6 @@ class RosterChanges:
         write_bytes(self._path, _text(self._records.values()))
 
 
-def damaged(path: Path, flaw: str) -> RosterChangesError:
-    """For those who only read the file."""
-    return RosterChangesError(
-        f"{path}, {flaw}; troth join mends it from the journal, if that goes back so far; else {_WAY_OUT}"
-    )
-
-
 def read_exactly(path: Path, last: StepRecord | None = None) -> list[CertifiedRecord]:
     """The records in a file, for people who check it; `last` is the newest certified record that is known. Raises ValueError for
     anything but what is written there, and where a change is missing."""
@@ -141,6 +131,16 @@ def read_exactly(path: Path, last: StepRecord | None = None) -> list[CertifiedRe
     if flaw := flaw or _gap(records, last):
         raise ValueError(flaw)
     return list(records.values())
+
+
+def read_changes(folder: Path, last: StepRecord) -> list[CertifiedRecord]:
+    """The same from a journal's folder, for people who want to use them; raises `JournalError`."""
+    path = folder / FILE
+    try:
+        return read_exactly(path, last)
+    except (OSError, ValueError) as error:
+        mended = "troth join mends it from the journal, if that goes back so far"
+        raise JournalError(f"{path}, {error}; {mended}; else {_WAY_OUT}") from error
 
 
 def _replaced(
@@ -203,12 +203,13 @@ def _read_changes(raw: bytes) -> tuple[dict[int, CertifiedRecord], str]:
 
 
 def _parsed_change(raw: bytes) -> CertifiedRecord:
-    line = msgspec.json.decode(raw, type=_ChangeLine)
-    one = SignedRecord(line.record, line.signatures).certified()
+    one = msgspec.json.decode(raw, type=_ChangeLine).certified()
     if _line(one) != raw:
         raise ValueError("it is not written the one way such lines are written, or its check digest does not fit")
     return one
 
+
+# Writing the journal.
 
 STEPS_PER_FILE = 100
 KEPT_FILES = 20  # the newest ones
@@ -216,8 +217,9 @@ _FILES_READ = 2  # the last ones, for records that others may ask for
 FILE_NAME = re.compile(r"steps-([0-9]{9})\.jsonl")
 
 
-class JournalError(DiskError):
-    """The journal cannot be written, is not this run's, or was changed; the message says where, and names the way out."""
+def journal_files(folder: Path) -> list[Path]:
+    """The oldest first."""
+    return sorted(path for path in folder.glob("steps-*.jsonl") if FILE_NAME.fullmatch(path.name))
 
 
 class Journal:
@@ -253,20 +255,17 @@ class Journal:
         except OSError as error:
             raise JournalError(f"cannot read and write the journal in {folder}: {error.strerror}") from error
 
-    def _files(self) -> list[Path]:
-        return sorted(path for path in self._folder.glob("steps-*.jsonl") if FILE_NAME.fullmatch(path.name))
-
     def _check(self, after: Digest | None, held: JournalRecords) -> Path | None:
         """Follow the chain through all files to its end, and note the records; the last file, if there is one."""
-        files, chain, records = self._files(), None, _Records()
+        files, chain, records = journal_files(self._folder), None, _Records()
         # The empty chain: that checkpoint was written before anything was agreed on.
         reached = after in (None, self._chain)
         for path in files:
             self._length = 0
-            for number, line in enumerate(_read(path, chain, last=path == files[-1]), 1):
-                if number == 1:
-                    self._check_begin(path, line.content)
-                for one in records.take(path, number, line.content):
+            for line in _read(path, chain, last=path == files[-1]):
+                if line.number == 1:
+                    self._check_begin(path, _begin(path, line.content))
+                for one in records.take(path, line):
                     held.add(one)
                 chain = line.chain
                 self._length += line.length
@@ -279,14 +278,13 @@ class Journal:
         self._chain = chain or self._chain
         return files[-1] if files else None
 
-    def _check_begin(self, path: Path, content: bytes) -> None:
-        begin = _parsed(path, 1, content)
-        if begin.get("format") != FORMAT:
+    def _check_begin(self, path: Path, begin: Begin) -> None:
+        if begin.format != FORMAT:
             raise JournalError(
                 f"{path} was written by another version of Troth: use that one, or choose another folder",
                 wrong_folder=True,
             )
-        if begin.get("run") != self._run.hex():
+        if begin.run != self._run.hex():
             raise JournalError(f"{path} is another run's journal: choose another folder", wrong_folder=True)
 
     def _reopen(self, path: Path) -> None:
@@ -313,30 +311,25 @@ class Journal:
     def recorded(self, certified: Sequence[CertifiedRecord]) -> None:
         """Write down records and the signatures over them, for good: this peer's own, when they are certified, and those that
         others made while it was gone."""
-        try:
+        with self._writing():
             self.roster_changes.add(certified)  # first: a record that is in the journal is not handed in again
-        except OSError as error:
-            raise JournalError(f"cannot write to the journal in {self._folder}: {error.strerror}") from error
         for one in certified:
-            step, signed = decode_record(one.record).step, sorted(one.signatures.items())
-            self._write(step, {"kind": "record", "record": one.record.hex()})
-            signatures = {peer.hex(): signature.hex() for peer, signature in signed}
-            self._write(step, {"kind": "signatures", "of": blob_digest(one.record).hex(), "signatures": signatures})
+            step, of, text = decode_record(one.record).step, blob_digest(one.record), SignedRecord.of(one)
+            self._write(step, {"kind": "record", "record": text.record})
+            self._write(step, {"kind": "signatures", "of": of.hex(), "signatures": text.signatures})
         self.settle()
 
     def settle(self) -> Digest:
         """Make everything so far last; the end of the chain, for the checkpoint."""
         if self._file is not None and not self._synced:
-            try:
+            with self._writing():
                 os.fdatasync(self._file)
-            except OSError as error:
-                raise JournalError(f"cannot write to the journal in {self._folder}: {error.strerror}") from error
             self._synced = True
         return self._chain
 
     def certified(self, step: int) -> list[CertifiedRecord]:
         """The records before this step, without a gap, as far back as the last files go."""
-        files = self._files()[-_FILES_READ:]
+        files = journal_files(self._folder)[-_FILES_READ:]
         found = {decode_record(one.record).step: one for path in files for one in certified_in(path)}
         first = step
         while first - 1 in found:
@@ -344,10 +337,15 @@ class Journal:
         return [found[k] for k in range(first, step)]
 
     def _write(self, step: int, entry: dict[str, Any]) -> None:
-        try:
+        with self._writing():
             if self._file is None or step >= self._first + self._steps_per_file:
                 self._begin_file(step)
             self._append(entry)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise JournalError(f"cannot write to the journal in {self._folder}: {error.strerror}") from error
 
@@ -370,7 +368,7 @@ class Journal:
         self._file, self._length = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), 0
         self._append({"kind": "begin", "format": FORMAT, "run": self._run.hex(), "after": self._chain.hex()})
         sync_folder(self._folder)
-        for old in self._files()[: -self._keep]:
+        for old in journal_files(self._folder)[: -self._keep]:
             old.unlink()
 
     def close(self) -> None:
@@ -379,58 +377,13 @@ class Journal:
             self._file = None
 
 
-class _Records:
-    """Takes a journal's lines, and puts each record together with the signatures over it, which stand behind it."""
-
-    def __init__(self) -> None:
-        self._unsigned: Recorded | None = None
-
-    def take(self, path: Path, number: int, content: bytes) -> Iterator[CertifiedRecord]:
-        if number == 1 or is_announced(content):  # announcements are most of it
-            return
-        entry = _decoded(path, number, content)
-        if isinstance(entry, Recorded):
-            self._unsigned = entry
-            if record_of(CertifiedRecord(entry.raw, {})) is None:
-                raise JournalError(f"{path}, line {number}: this is no record; {_way_out(path.parent)}")
-        if isinstance(entry, Signed) and (certified := entry.under(self._unsigned)) is not None:
-            yield certified
-
-
-def certified_in(path: Path) -> Iterator[CertifiedRecord]:
-    """The certified records in a file, oldest first; raises `JournalError` where the chain breaks. The peer may be writing a line
-    meanwhile."""
-    records = _Records()
-    for number, line in enumerate(_read(path, None, last=True), 1):
-        yield from records.take(path, number, line.content)
-
-
-def read_journal(path: Path) -> Iterator[Entry]:
-    """What the lines of a file say; raises `JournalError` where the chain breaks, or a line is none that a peer writes."""
-    try:
-        for number, line in enumerate(_read(path, None, last=True), 1):
-            yield _decoded(path, number, line.content)
-    except OSError as error:
-        raise JournalError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _decoded(path: Path, number: int, content: bytes) -> Entry:
-    try:
-        return decode(content)
-    except EntryError as error:
-        what = f"this is not a line of a journal: {error}"
-        raise JournalError(f"{path}, line {number}: {what}; {_way_out(path.parent)}") from error
-
-
-def run_of(path: Path) -> str:
-    """The run that a file of a journal names."""
-    begin = next(read_journal(path), None)
-    return begin.run if isinstance(begin, Begin) else ""
+# Reading it.
 
 
 class _Line(NamedTuple):
     """A line whose place in the chain was checked."""
 
+    number: int  # in its file
     content: bytes
     chain: Digest
     length: int  # in bytes
@@ -447,33 +400,73 @@ def _read(path: Path, chain: Digest | None, *, last: bool) -> Iterator[_Line]:
                 return
             found = chain_of(raw.removesuffix(b"\n"))
             if found is None:
-                raise JournalError(f"{path}, line {number}: this is not a line of a journal; {_way_out(path.parent)}")
+                raise _flaw(path, number, "this is not a line of a journal")
             digest, content = found
-            before = _chain_before(path, content) if number == 1 else chain
-            if (
-                (number == 1 and chain not in (None, before))
-                or before is None
-                or next_digest(before, content) != digest
-            ):
-                raise JournalError(f"{path}, line {number}: the chain is broken here; {_way_out(path.parent)}")
+            before = _begin(path, content).after if number == 1 else chain
+            unbroken = before is not None and next_digest(before, content) == digest
+            if not unbroken or (number == 1 and chain not in (None, before)):
+                raise _flaw(path, number, "the chain is broken here")
             chain = digest
-            yield _Line(content, digest, len(raw))
+            yield _Line(number, content, digest, len(raw))
 
 
-def _chain_before(path: Path, content: bytes) -> Digest | None:
-    """The chain up to this file, as its first line names it."""
-    named = _parsed(path, 1, content).get("after")
-    return Digest(bytes.fromhex(named)) if isinstance(named, str) and re.fullmatch("[0-9a-f]{64}", named) else None
+class _Records:
+    """Takes a journal's lines, and puts each record together with the signatures over it, which stand behind it."""
+
+    def __init__(self) -> None:
+        self._unsigned: Recorded | None = None
+
+    def take(self, path: Path, line: _Line) -> Iterator[CertifiedRecord]:
+        if line.number == 1 or is_announced(line.content):  # announcements are most of it
+            return
+        entry = _decoded(path, line.number, line.content)
+        if isinstance(entry, Recorded):
+            self._unsigned = entry
+            if record_of(CertifiedRecord(entry.raw, {})) is None:
+                raise _flaw(path, line.number, "this is no record")
+        if isinstance(entry, Signed) and (certified := entry.under(self._unsigned)) is not None:
+            yield certified
 
 
-def _parsed(path: Path, number: int, content: bytes) -> dict[str, Any]:
+def certified_in(path: Path) -> Iterator[CertifiedRecord]:
+    """The certified records in a file, oldest first; raises `JournalError` where the chain breaks. The peer may be writing a line
+    meanwhile."""
+    records = _Records()
+    for line in _read(path, None, last=True):
+        yield from records.take(path, line)
+
+
+def read_journal(path: Path) -> Iterator[Entry]:
+    """What the lines of a file say; raises `JournalError` where the chain breaks, or a line is none that a peer writes."""
     try:
-        parsed = json.loads(content)
-    except (ValueError, RecursionError):
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise JournalError(f"{path}, line {number}: this is not a line of a journal; {_way_out(path.parent)}")
-    return parsed
+        for line in _read(path, None, last=True):
+            yield _decoded(path, line.number, line.content)
+    except OSError as error:
+        raise JournalError(f"cannot read {path}: {error.strerror}") from error
+
+
+def run_of(path: Path) -> str:
+    """The run that a file of a journal names."""
+    begin = next(read_journal(path), None)
+    return begin.run if isinstance(begin, Begin) else ""
+
+
+def _decoded(path: Path, number: int, content: bytes) -> Entry:
+    try:
+        return decode(content)
+    except EntryError as error:
+        raise _flaw(path, number, f"this is not a line of a journal: {error}") from error
+
+
+def _begin(path: Path, content: bytes) -> Begin:
+    begin = _decoded(path, 1, content)
+    if not isinstance(begin, Begin):
+        raise _flaw(path, 1, "this is not how a file of a journal begins")
+    return begin
+
+
+def _flaw(path: Path, number: int, what: str) -> JournalError:
+    return JournalError(f"{path}, line {number}: {what}; {_way_out(path.parent)}")
 
 
 def _way_out(folder: Path) -> str:
