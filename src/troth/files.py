@@ -81,14 +81,21 @@ class Lock:
 def lock_folder(folder: Path) -> Lock | None:
     """None if another process has it. The folder itself is locked: no file is left behind, and it may be moved meanwhile."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not is_free(handle, fcntl.LOCK_EX):
         os.close(handle)
         return None
-    except OSError:  # a file system without locks
-        pass
     return Lock(handle)
+
+
+def is_free(handle: int, kind: int) -> bool:
+    """Take a lock on a file, unless another process has it; on a file system without locks nobody ever has."""
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 # Output folders: checked before hours of work, never overwritten by another run's results.

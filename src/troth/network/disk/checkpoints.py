@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from functools import partial
 from io import FileIO
 from itertools import islice, pairwise
@@ -204,7 +203,18 @@ class Replay:
         return Base(here.step + 1, training, Digest(record.state_after))
 
 
+# The checkpoints.
+
 FORMAT = "troth checkpoint 5"
+_SAME = (
+    "step",
+    "roster",
+    "randomness",
+    "earlier_randomness",
+    "scales",
+    "incarnation",
+    "last",
+)  # in memory and in the file
 _UNCHECKED = Digest(bytes(32))
 _OTHER_FORMAT = re.compile(r"troth checkpoint [0-9]+")
 _SMALL = 1 << 24  # bytes of a model that is saved with every step
@@ -301,7 +311,9 @@ class Checkpoints:
         keep: int = 3,
         every: int = 16,
         clock: Callable[[], float] = time.monotonic,
+        restore: Restore = _cannot,  # makes a model that was not saved
     ) -> None:
+        self._restore = restore
         self._clock = clock
         self._next = clock()  # when a large model may be saved again
         self._saved_at = 0  # step of the last model
@@ -349,21 +361,9 @@ class Checkpoints:
             ) from error
 
     def _saved(self, state: State[Training], content: Digest | None, marks: Marks) -> SavedState:
-        return SavedState(
-            FORMAT,
-            self._run,
-            state.step,
-            state.roster,
-            state.randomness,
-            state.earlier_randomness,
-            state.scales,
-            state.pending_audits,
-            state.model,
-            content,
-            state.incarnation,
-            state.last,
-            marks,
-        ).checked()
+        same: dict[str, Any] = {name: getattr(state, name) for name in _SAME}
+        names = {"model": state.model, "content": content}
+        return SavedState(FORMAT, self._run, due=state.pending_audits, marks=marks, **names, **same).checked()
 
     def _saves_model(self, state: State[Training]) -> bool:
         """A small model always; a large one where its record names its content, so that others can take it from this peer after a
@@ -389,10 +389,10 @@ class Checkpoints:
         paths = sorted(self._folder.glob("step-*.json"), reverse=True)
         return next((saved.marks for path in paths if (saved := _read(path, self._run)) is not None), Marks())
 
-    def last(self, first: State[Training], restore: Restore = _cannot) -> LatestState:
-        """The newest checkpoint; the run's first state if there is none. `restore` makes a model that was not saved."""
+    def last(self, first: State[Training]) -> LatestState:
+        """The newest checkpoint; the run's first state if there is none."""
         paths = sorted(self._folder.glob("step-*.json"), reverse=True)
-        found = list(islice((one for path in paths if (one := self._found(path, first, restore)) is not None), 3))
+        found = list(islice((one for path in paths if (one := self._found(path, first)) is not None), 3))
         if not found:
             return LatestState(first, None)
         newest, past, later = found[0], list[State[Training]](), found[0].state
@@ -402,36 +402,26 @@ class Checkpoints:
                 later = earlier
         return replace(newest, past=tuple(past))
 
-    def _found(self, path: Path, first: State[Training], restore: Restore) -> LatestState | None:
+    def _found(self, path: Path, first: State[Training]) -> LatestState | None:
         saved = _read(path, self._run)
         if saved is None:
             return None
         training = None if saved.content is None else self._model(path.with_suffix(".safetensors"), saved.content)
         if training is None:
-            training = restore(saved.step, saved.model, saved.last, lambda: self._base(saved.step, first))
-        state = State(
-            saved.step,
-            saved.roster,
-            training or first.training,
-            saved.model if training is not None else first.model,
-            saved.randomness,
-            saved.earlier_randomness,
-            saved.scales,
-            saved.due,
-            {},
-            saved.incarnation,
-            saved.last,
-        )
+            training = self._restore(saved.step, saved.model, saved.last, lambda: self._base(saved.step, first))
+        same: dict[str, Any] = {name: getattr(saved, name) for name in _SAME}
+        here, model = (first.training, first.model) if training is None else (training, saved.model)
+        state = State(training=here, model=model, pending_audits=saved.due, audit_records={}, **same)
         return LatestState(state, None if training is not None else saved.model)
 
-    def restored(self, step: int, model: Digest, first: State[Training], restore: Restore) -> Training | None:
+    def restored(self, step: int, model: Digest, first: State[Training]) -> Training | None:
         """The model of an earlier step by its digest as records name it: read from its file, or made again."""
         saved = _read(self._folder / f"step-{step:09}.json", self._run)
         if saved is not None and saved.model == model and saved.content is not None:
             found = self.model(step, saved.content)
             if found is not None:
                 return found
-        return restore(step, model, None, lambda: self._base(step, first))
+        return self._restore(step, model, None, lambda: self._base(step, first))
 
     def _base(self, step: int, first: State[Training]) -> Base | None:
         """The newest saved model before this step, or the run's first."""
@@ -480,23 +470,32 @@ class SavedModel:
 
 
 def find_model(place: Path, run: Digest, work: TrainingWork) -> SavedModel:
-    """The newest model in a peer's folder, or the one in this file; also while the peer is running.
+    """The newest model in a peer's folder, or the one in this file, wherever that lies; also while the peer is running.
 
     Raises `CheckpointError` if there is none, if it is another run's, or if it is damaged. Then an older one is named, and not
     taken: a person who wanted the model at the end would not notice."""
     if place.is_file():
-        found = _saved_model(place, run, work, alone=True)
-        if isinstance(found, SavedModel):
-            return found
-        raise CheckpointError(f"{place} is no checkpoint of this run, or is damaged: name another, or a peer's folder")
+        found = _saved_model(place, work, _read(place.with_suffix(".json"), run))
+        if found is None:
+            raise CheckpointError(
+                f"{place} is no checkpoint of this run, or is damaged: name another, or a peer's folder"
+            )
+        return found
     damaged: Path | None = None
-    for path in _models(place):
-        found = _saved_model(path, run, work)
-        if found is _Lack.DAMAGED:
+    paths = [*place.glob("checkpoints/step-*.safetensors"), *place.glob("step-*.safetensors")]
+    for path in sorted(paths, key=lambda path: path.name, reverse=True):
+        beside = path.with_suffix(".json")
+        saved = _read(beside, run)
+        if saved is None and not beside.exists():
+            continue  # it is written last: the peer is writing, or its power went
+        found = _saved_model(path, work, saved)
+        if not path.exists():
+            continue  # its peer has newer ones by now, and deleted it
+        if found is None or saved is None:
             damaged = damaged or path
-        elif isinstance(found, SavedModel):
-            if damaged is None:
-                return found
+        elif damaged is None:
+            return found
+        else:
             raise CheckpointError(
                 f"{damaged} is damaged: name another member's folder; or in place of {place} the newest that is whole, {path}"
             )
@@ -505,34 +504,13 @@ def find_model(place: Path, run: Digest, work: TrainingWork) -> SavedModel:
     raise CheckpointError(f"{place} holds no checkpoint: name a peer's folder, or one of its checkpoints")
 
 
-def _models(folder: Path) -> list[Path]:
-    """Newest first."""
-    found = [*folder.glob("checkpoints/step-*.safetensors"), *folder.glob("step-*.safetensors")]
-    return sorted(found, key=lambda path: path.name, reverse=True)
-
-
-class _Lack(Enum):
-    """Why there is no model in a file."""
-
-    UNFINISHED = auto()  # the file beside it, which is written last, is not there: the peer writes, or its power went
-    DAMAGED = auto()
-
-
-def _saved_model(path: Path, run: Digest, work: TrainingWork, *, alone: bool = False) -> SavedModel | _Lack:
-    """`alone`: a person named this file, so that it may lie anywhere."""
-    beside = path.with_suffix(".json")
-    saved = _read(beside, run)
-    if saved is None and not (alone or beside.exists()):
-        return _Lack.UNFINISHED
+def _saved_model(path: Path, work: TrainingWork, saved: SavedState | None) -> SavedModel | None:
+    """None if it is not what was `saved`, as far as that is known, or not of this task's form."""
     training: Any = work.read(path)
-    if not path.exists():
-        return _Lack.UNFINISHED  # its peer has newer ones by now, and deleted it
     if isinstance(training, Malformed) or len(training.parameters_D) != work.problem.size:
-        return _Lack.DAMAGED
-    if saved is None and not alone:
-        return _Lack.DAMAGED
+        return None
     if saved is not None and saved.content is not None and work.digest(training) != saved.content:
-        return _Lack.DAMAGED
+        return None
     return SavedModel(path, None if saved is None else saved.step, training)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from troth.crypto import Digest, PeerId, tagged_hash
 from troth.errors import OperatorError
-from troth.files import Lock
+from troth.files import Lock, is_free
 from troth.training.work import Training
 
 _MOST_BYTES = 200  # of a lock file
@@ -30,14 +30,9 @@ def is_in_use(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
+        return not is_free(handle, fcntl.LOCK_SH)
     finally:
         os.close(handle)
-    return False
 
 
 def lock_key(run: Digest, key: PeerId) -> Lock | None:
@@ -61,14 +56,10 @@ def lock_key(run: Digest, key: PeerId) -> Lock | None:
 def _lock(path: Path) -> tuple[Lock | None, str]:
     """A lock on a file that tells people who holds it; or None, and who does."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not is_free(handle, fcntl.LOCK_EX):
         holder = os.read(handle, _MOST_BYTES).decode("ascii", "replace").strip()
         os.close(handle)
         return None, holder if holder.isprintable() and holder else "pid unknown"
-    except OSError:  # a file system without locks
-        return Lock(handle), ""
     os.ftruncate(handle, 0)
     os.write(handle, f"pid {os.getpid()}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n".encode())
     return Lock(handle), ""
@@ -115,9 +106,6 @@ def _gb(count: int) -> str:
     return f"{count / 1e9:.1f} GB"
 
 
-# Errors about the files that a peer keeps.
-
-
 class DiskError(OperatorError):
     """A file that cannot be used; the message names the way out.
 
@@ -127,9 +115,6 @@ class DiskError(OperatorError):
     def __init__(self, message: str, *, wrong_folder: bool = False) -> None:
         super().__init__(message)
         self.wrong_folder = wrong_folder
-
-
-# Files that are named after a step.
 
 
 def step_files(folder: Path, suffix: str) -> dict[int, Path]:

@@ -54,14 +54,7 @@ class SignedSlotsFile(SignedSlots):
 
     def _begin(self) -> None:
         """Replace the file, in one move, by one that holds the last slot only."""
-        fresh = self._path.with_suffix(".new")
-        with fresh.open("wb") as file:
-            if self._last != NO_SLOT:
-                file.write(_line(self._last))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._path)
-        sync_folder(self._path.parent)
+        write_bytes(self._path, b"" if self._last == NO_SLOT else _line(self._last))
         self._lines = 0
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
 

@@ -73,7 +73,7 @@ class PeerFolder:
         self._note = note
         self._keep_aggregates = keep_aggregates
         self._lock = _claim(path, run, owner, note)
-        self._checkpoints = Checkpoints(path / "checkpoints", run, work, keep=keep_checkpoints)
+        self._checkpoints = Checkpoints(path / "checkpoints", run, work, keep=keep_checkpoints, restore=self._replayed)
         self._aggregates = AggregateFiles(path / "checkpoints", work.problem.size)
         self._audit_records = AuditRecordFiles(path / "checkpoints", run, self._checkpoints, self._aggregates)
         self._replay = Replay(work, self._aggregates, lambda training: rest(training.vectors, path))
@@ -133,7 +133,7 @@ class PeerFolder:
         return self._on_disk(lambda: self._last(first))
 
     def _last(self, first: State[Training]) -> LatestState:
-        found = self._checkpoints.last(first, self._replayed)
+        found = self._checkpoints.last(first)
         newest = max(step_files(self.path / "checkpoints", "json"), default=0)
         if newest > found.state.step:
             self._note(
@@ -146,7 +146,7 @@ class PeerFolder:
         @cache
         def restore(step: int, model: Digest) -> Training | None:
             rest(found.state.training.vectors, self.path)  # room for the one that is made
-            training = self._checkpoints.restored(step, model, first, self._replayed)
+            training = self._checkpoints.restored(step, model, first)
             rest(() if training is None else training.vectors, self.path)
             return training
 
