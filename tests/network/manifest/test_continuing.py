@@ -16,11 +16,12 @@ from troth.crypto import Identity
 from troth.network.disk import chunks
 from troth.network.disk.lock import DiskError
 from troth.network.manifest.builder import Origin, build_manifest, differences, options_from
-from troth.network.manifest.files import InitialStateError, initial_state_file, origin_file
+from troth.network.manifest.files import initial_state_file, origin_file
 from troth.network.manifest.manifest import Founder, Manifest, description
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.primitives import Primitives
 from troth.training import initial_state
+from troth.training.initial_state import InitialStateError
 from troth.training.work import Training
 from troth.workshop.simulation import Scenario
 

@@ -8,10 +8,11 @@ from safetensors.torch import load_file, save, save_file
 
 from troth.crypto import Identity, Seed, derive
 from troth.network.manifest.builder import build_manifest
-from troth.network.manifest.files import InitialStateError, initial_state_file
+from troth.network.manifest.files import initial_state_file
 from troth.network.manifest.manifest import Founder, Manifest
 from troth.network.manifest.options import ManifestOptions
 from troth.protocol.wire.primitives import Primitives
+from troth.training.initial_state import InitialStateError
 from troth.training.work import Training, TrainingWork
 
 FOUNDERS = tuple(Founder(f"p{k}", Identity.from_secret(Seed(derive(0, "start", k))).peer, "") for k in range(3))

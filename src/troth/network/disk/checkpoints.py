@@ -246,9 +246,7 @@ class SavedState:
     scales: Scales
     due: PendingAudits
     model: Digest  # digest of the state, as records name it (SPEC U5)
-    content: (
-        Digest | None
-    )  # digest of model and optimizer themselves; None if they are not saved and no record names it
+    content: Digest | None  # digest of model and optimizer themselves; None: not saved, and no record names it
     incarnation: int
     last: LastRecord | None
     marks: Marks

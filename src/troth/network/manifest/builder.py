@@ -4,7 +4,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ import torch
 
 from troth.crypto import Digest, derive
 from troth.network.manifest.consent import agree_here, code_to_run, least_memory
-from troth.network.manifest.files import code_files, data_digests, data_files, import_initial_state
+from troth.network.manifest.files import code_files, data_digests, data_files
 from troth.network.manifest.manifest import Founder, Manifest
 from troth.network.manifest.options import ManifestOptions
 from troth.network.manifest.toml import MOST_DATA_FILES, ManifestError
@@ -24,6 +24,7 @@ from troth.protocol.wire.primitives import Primitives
 from troth.specs import SpecError, file_of, parse_spec
 from troth.training import Problem, Task, check_pure, make_task
 from troth.training.fingerprint import code_digest, code_file, data_digest
+from troth.training.initial_state import import_initial_state
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ def build_manifest(
     options: ManifestOptions | None = None,
     folder: Path | None = None,
     *,
-    origin: "Origin | None" = None,
+    origin: Origin | None = None,
     on_stage: OnStage = silent,
 ) -> BuiltManifest:
     """A manifest that will lie in `folder`, where the task's file, if it has one, must lie too. `origin`: the run that the
@@ -248,8 +249,8 @@ def _or(chosen: T | None, default: T) -> T:
 
 # A run that goes on from the state of another: its settings are those of the other, but for what is given, or must differ.
 
-
 _ITS_OWN = {"initial_state", "continues"}  # of every run that continues another
+_KEPT = {field.name for field in fields(ManifestOptions)} - _ITS_OWN
 
 
 def options_from(old: Manifest, given: Mapping[str, Any], founders: int) -> ManifestOptions:
@@ -257,33 +258,12 @@ def options_from(old: Manifest, given: Mapping[str, Any], founders: int) -> Mani
     chosen = {name: value for name, value in given.items() if value is not None}
     if "tau" in chosen:
         chosen = {"tau_auto": None, **chosen}  # the radius that is asked for, and not where another one starts
-    protocol, limits = old.parameters, old.timeouts
-    before = ManifestOptions(
-        name=old.name,
-        steps=old.steps,
-        optimizer=old.optimizer,
-        rate=old.rate,
-        schedule=old.schedule,
-        warmup=old.warmup,
-        seed=old.seed,
-        byzantine=protocol.byzantine if founders == len(old.founders) else None,  # else as many as these can withstand
-        validators=protocol.validators,
-        projections=protocol.projections,
-        tau=protocol.tau,
-        tau_auto=protocol.tau_auto,
-        deviation=protocol.deviation,
-        beyond_guarantee=protocol.beyond_guarantee,
-        probation=protocol.probation,
-        device=old.device,
-        one_by_one=old.one_by_one,
-        delta_s=limits.delta,
-        compute_s=limits.compute,
-        bulk_s=limits.bulk,
-        stretch=limits.stretch,
-        memory_bytes=limits.memory,
-        data_where=old.data_where,
-    )
-    return replace(before, **chosen)
+    file, before = old.as_file(), dict[str, Any](name=old.name, data_where=old.data_where)
+    for section in (file.task, file.training, file.protocol, file.timeouts):
+        before |= {name: value for name, value in msgspec.structs.asdict(section).items() if name in _KEPT}
+    if founders != len(old.founders):
+        del before["byzantine"]  # as many as these can withstand
+    return ManifestOptions(**{**before, **chosen})
 
 
 def differences(old: Manifest, new: Manifest) -> list[str]:

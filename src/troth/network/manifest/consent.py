@@ -70,7 +70,7 @@ def code_to_run(manifest: "Manifest") -> TaskCode | None:
     """Code that is not part of Troth, read once and compared with what was agreed on; None for a built-in task."""
     name = file_of(manifest.task)
     if name is not None:
-        return _beside(manifest, name)
+        return _read(manifest.folder, [(name, manifest.code), *manifest.code_files])
     name = parse_spec(manifest.task)[0]
     point = None if name in TASKS else offered(TASK_PLUGINS).get(name)
     return None if point is None else _of_package(name, point)
@@ -82,10 +82,6 @@ def relocated(manifest: "Manifest", file: Path) -> TaskCode:
     root = Path(name or "").parent
     moved = [(Path(one).relative_to(root).as_posix(), digest) for one, digest in manifest.code_files]
     return _read(file.parent, [(file.name, manifest.code), *moved])
-
-
-def _beside(manifest: "Manifest", name: str) -> TaskCode:
-    return _read(manifest.folder, [(name, manifest.code), *manifest.code_files])
 
 
 def _read(folder: Path, agreed: list[tuple[str, Digest]]) -> TaskCode:
@@ -151,7 +147,9 @@ def _is_run_unseen(cached: Path) -> bool:
         return int.from_bytes(file.read(8)[4:], "little") == _NOT_LOOKED_AT
 
 
-# Consent
+# Consent: what was agreed to, for this process or for good.
+
+_WAY_OUT: Final = "It runs with all your rights, so read it, or ask whoever you trust for its SHA-256; to run it, say"
 
 
 def consent(manifest: "Manifest", trust: str | None) -> TaskCode | None:
@@ -177,9 +175,6 @@ def consent(manifest: "Manifest", trust: str | None) -> TaskCode | None:
         )
     remember(code)
     return None
-
-
-_WAY_OUT: Final = "It runs with all your rights, so read it, or ask whoever you trust for its SHA-256; to run it, say"
 
 
 def require_consent(manifest: "Manifest", trust: str | None) -> None:
@@ -272,19 +267,21 @@ def _kept() -> frozenset[str]:
 
 # Checks of a manifest's values: each within its bounds, and fitting together. They raise ManifestError or SpecError.
 
-
 MOST_STEPS = 1_000_000  # rates are a table, one number for each
 _MOST_SECONDS = 86_400.0
 _MOST_MEMORY = 1 << 40
-_MOST_STRETCH = 100.0
+_MOST_STRETCH = 100
 _MOST_SIZE = 1 << 36  # parameters
 
 
 def check_manifest(manifest: "Manifest") -> None:
     _check_text(manifest)
     _check_founders(manifest)
-    _check_timeouts(manifest)
-    _check_training(manifest)
+    _check_numbers(manifest)
+    if manifest.device not in ("cpu", "cuda"):
+        raise ManifestError(f"task.device is cpu or cuda, got {quoted(manifest.device)}")
+    pick(SCHEDULES, manifest.schedule, "schedule")
+    manifest.make_optimizer()
 
 
 def least_memory(size: int) -> int:
@@ -341,36 +338,20 @@ def _check_founders(manifest: "Manifest") -> None:
             raise ManifestError(f"two founders have the {field} {repeated[0]}: everybody needs their own")
 
 
-def _check_timeouts(manifest: "Manifest") -> None:
-    timeouts = manifest.timeouts
-    for field, seconds in (
-        ("delta_s", timeouts.delta),
-        ("compute_s", timeouts.compute),
-        ("bulk_s", timeouts.bulk),
-    ):
+def _check_numbers(manifest: "Manifest") -> None:
+    timeouts, size = manifest.timeouts, manifest.parameters.size
+    for field, seconds in (("delta_s", timeouts.delta), ("compute_s", timeouts.compute), ("bulk_s", timeouts.bulk)):
         if not 0 < seconds <= _MOST_SECONDS:
             raise ManifestError(f"timeouts.{field} must be above 0 and at most {_MOST_SECONDS:g}, got {seconds:g}")
-    if not 1 <= timeouts.stretch <= _MOST_STRETCH:
-        raise ManifestError(f"timeouts.stretch must be from 1 to {_MOST_STRETCH:g}, got {timeouts.stretch:g}")
-    least = least_memory(manifest.parameters.size)
-    if not least <= timeouts.memory <= _MOST_MEMORY:
-        raise ManifestError(
-            f"timeouts.memory_bytes must be from {least:,} (a few times the model) to {_MOST_MEMORY:,}, got {timeouts.memory:,}"
-        )
-
-
-def _check_training(manifest: "Manifest") -> None:
-    if not 1 <= manifest.steps <= MOST_STEPS:
-        raise ManifestError(f"training.steps must be from 1 to {MOST_STEPS:,}, got {manifest.steps:,}")
     if not (manifest.rate > 0 and isfinite(manifest.rate)):
         raise ManifestError(f"training.rate must be a positive number, got {manifest.rate:g}")
-    if not 0 <= manifest.warmup <= MOST_STEPS:
-        raise ManifestError(f"training.warmup must be from 0 to {MOST_STEPS:,}, got {manifest.warmup:,}")
-    if not -(2**63) <= manifest.seed < 2**63:
-        raise ManifestError(f"training.seed must fit in 64 bits, got {manifest.seed}")
-    if manifest.parameters.size > _MOST_SIZE:
-        raise ManifestError(f"protocol.size must be at most {_MOST_SIZE:,}, got {manifest.parameters.size:,}")
-    if manifest.device not in ("cpu", "cuda"):
-        raise ManifestError(f"task.device is cpu or cuda, got {quoted(manifest.device)}")
-    pick(SCHEDULES, manifest.schedule, "schedule")
-    manifest.make_optimizer()
+    for field, number, least, most in (
+        ("timeouts.stretch", timeouts.stretch, 1, _MOST_STRETCH),
+        ("timeouts.memory_bytes", timeouts.memory, least_memory(size), _MOST_MEMORY),
+        ("training.steps", manifest.steps, 1, MOST_STEPS),
+        ("training.warmup", manifest.warmup, 0, MOST_STEPS),
+        ("training.seed", manifest.seed, -(2**63), 2**63 - 1),
+        ("protocol.size", size, 1, _MOST_SIZE),
+    ):
+        if not least <= number <= most:
+            raise ManifestError(f"{field} must be from {least:,} to {most:,}, got {number:,}")

@@ -1,4 +1,4 @@
-"""The files that have to be sent to everybody, beside the manifest: the task's code and data."""
+"""Files that everybody needs beside the manifest, task code, data and initial state, and whether those here were agreed on."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from troth.protocol.wire.messages import Malformed
 from troth.specs import file_of
 from troth.training import Problem, Task, TaskError
 from troth.training.fingerprint import code_digest, code_file, data_digest, file_digests
-from troth.training.initial_state import InitialStateError, checked, import_initial_state
+from troth.training.initial_state import InitialStateError, checked
 from troth.training.work import Training, TrainingWork
 
 if TYPE_CHECKING:
@@ -74,19 +74,8 @@ def _is_installed(place: Path, folder: Path) -> bool:
     )
 
 
-# The initial state of a run, if it is not made from a seed: see `training.states.initial_state` for how it is made.
-#
-# The state lies beside the manifest, in a file named after its digest; the manifest holds the digest.
-
-
-__all__ = [
-    "InitialStateError",
-    "check_origin",
-    "import_initial_state",
-    "initial_state_file",
-    "origin_file",
-    "read_initial_state",
-]
+# The initial state of a run, if it is not made from a seed (`training.initial_state` makes it): it lies beside the manifest, in a
+# file named after its digest.
 
 
 def initial_state_file(folder: Path, digest: Digest) -> Path:
@@ -137,7 +126,6 @@ def read_initial_state(work: TrainingWork, folder: Path, digest: Digest) -> Trai
 
 
 # Whether this machine trains what was agreed on: the same code, the same data, a model of the same size.
-
 
 _MOST_NAMED = 4  # files in one message
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 import torch
@@ -50,24 +50,11 @@ from troth.training import SCHEDULES, Optimizer, Problem, Schedule, Task, make_o
 from troth.training.fingerprint import code_file
 from troth.training.work import Training, TrainingWork
 
-if TYPE_CHECKING:
-    pass
-
-
 # The manifest as plain values: the source of its digests, of the run's name, and of what evidence says of a run.
 #
 # All keys and values here are hashed. A change makes the same plan another run.
 
-
 Plain = dict[str, Any]  # JSON can hold it exactly: fractions are hexadecimal
-
-
-def section_digests(manifest: "Manifest") -> dict[str, Digest]:
-    """By section, in an order to report them in: two manifests are equal if and only if all of these are."""
-    return {
-        section: tagged_hash("troth/manifest/1", section.encode(), _canonical(content))
-        for section, content in _sections(manifest).items()
-    }
 
 
 def description(manifest: "Manifest") -> bytes:
@@ -141,6 +128,10 @@ def _sections(manifest: "Manifest") -> dict[str, Plain]:
     }
 
 
+def _unhex(text: str) -> Digest:
+    return Digest(bytes.fromhex(text))
+
+
 def _named(files: Sequence[tuple[str, Digest]]) -> list[list[str]]:
     return [[name, digest.hex()] for name, digest in files]
 
@@ -149,8 +140,7 @@ def _canonical(content: Plain) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-# The founders of a run, as the manifest names them.
-
+# The founders.
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9._-]{1,32})?\]")
@@ -171,17 +161,16 @@ class Founder:
             raise ManifestError(
                 f"a founder's name has 1 to 32 letters, digits, dots, dashes or underscores, got {quoted(self.name)}"
             )
-        if not valid_peer(self.key):
-            raise ManifestError(f"the key of founder {self.name} is no Ed25519 public key: see 'troth key show'")
-        if self.record_key is not None and not valid_peer(self.record_key):
-            raise ManifestError(f"the record key of founder {self.name} is no Ed25519 public key: see 'troth key show'")
+        for what, key in (("key", self.key), ("record key", self.record_key)):
+            if key is not None and not valid_peer(key):
+                raise ManifestError(f"the {what} of founder {self.name} is no Ed25519 public key: see 'troth key show'")
         if self.address:
             _split_address(self.address, self.name)
 
     @classmethod
     def of(cls, section: FounderSection) -> "Founder":
-        record_key = None if section.record_key is None else PeerId(bytes.fromhex(section.record_key))
-        return cls(section.name, PeerId(bytes.fromhex(section.key)), section.address, record_key)
+        record_key = None if section.record_key is None else PeerId(_unhex(section.record_key))
+        return cls(section.name, PeerId(_unhex(section.key)), section.address, record_key)
 
     @property
     def section(self) -> FounderSection:
@@ -273,8 +262,8 @@ class Manifest:
                 name=file.name,
                 nonce=bytes.fromhex(file.nonce),
                 task=task.spec,
-                code=Digest(bytes.fromhex(task.code)),
-                data=Digest(bytes.fromhex(data.digest)),
+                code=_unhex(task.code),
+                data=_unhex(data.digest),
                 steps=training.steps,
                 optimizer=training.optimizer,
                 rate=training.rate,
@@ -284,11 +273,11 @@ class Manifest:
                 schedule=training.schedule,
                 warmup=training.warmup,
                 seed=training.seed,
-                initial_state=None if training.initial_state is None else Digest(bytes.fromhex(training.initial_state)),
-                continues=None if training.continues is None else Digest(bytes.fromhex(training.continues)),
+                initial_state=None if training.initial_state is None else _unhex(training.initial_state),
+                continues=None if training.continues is None else _unhex(training.continues),
                 data_where=data.where,
-                code_files=tuple((name, Digest(bytes.fromhex(digest))) for name, digest in task.files.items()),
-                data_files=tuple((name, Digest(bytes.fromhex(digest))) for name, digest in data.files.items()),
+                code_files=tuple((name, _unhex(digest)) for name, digest in task.files.items()),
+                data_files=tuple((name, _unhex(digest)) for name, digest in data.files.items()),
                 device=task.device,
                 one_by_one=task.one_by_one,
                 folder=folder or Path(),
@@ -311,14 +300,14 @@ class Manifest:
             task=TaskSection(
                 spec=self.task,
                 code=self.code.hex(),
-                files={name: digest.hex() for name, digest in self.code_files},
+                files=dict(_named(self.code_files)),
                 device=self.device,
                 one_by_one=self.one_by_one,
             ),
             data=DataSection(
                 digest=self.data.hex(),
                 where=self.data_where,
-                files={name: digest.hex() for name, digest in self.data_files},
+                files=dict(_named(self.data_files)),
             ),
             training=TrainingSection(
                 steps=self.steps,
@@ -352,7 +341,10 @@ class Manifest:
 
     def digests(self) -> dict[str, Digest]:
         """By section, in an order to report them in: two manifests are equal if and only if all of these are."""
-        return section_digests(self)
+        return {
+            section: tagged_hash("troth/manifest/1", section.encode(), _canonical(content))
+            for section, content in _sections(self).items()
+        }
 
     @property
     def task_file(self) -> Path | None:
@@ -431,12 +423,9 @@ class Manifest:
         return {founder.key: founder.name for founder in self.founders}
 
 
-# What a run withstands, in plain words: liars, absences, and when it pauses. All numbers are asked of the protocol's roster.
-
-
 @dataclass(frozen=True)
 class Resilience:
-    """Numbers of founders."""
+    """What a run withstands, in numbers of founders: liars, absences, and when it pauses. The protocol's roster knows."""
 
     founders: int
     liars: int  # that the run withstands
@@ -462,31 +451,25 @@ class Resilience:
         """One sentence for each thing that people may want to know before they begin."""
         if self.founders == 1:
             return ["1 founder: it trains alone, so nobody can lie to it, and nobody checks it."]
-        return [self._liars(), self._absences(), *self._vanishing(), self._beginning()]
-
-    def _liars(self) -> str:
-        return f"{self.founders} founders: withstands {_count(self.liars, 'liar') if self.liars else 'no liar'}."
-
-    def _absences(self) -> str:
-        pauses = f"with {self.gone + 1} gone it pauses until one is back, and steps and schedule wait"
-        if self.gone == 0:
-            return f"Trains while all are there; {pauses}."
-        slowly = ", if they leave one after another" if self.gone > self.at_once else ""
-        return f"Goes on training while at most {self.gone} {'is' if self.gone == 1 else 'are'} gone{slowly}; {pauses}."
-
-    def _vanishing(self) -> list[str]:
-        """Too many at once: those who are left cannot agree on anything."""
-        if self.at_once == 0:
-            return []
-        fewer = (
-            f" (or {self.agreed}, if you agree on it: troth join --restart-with)" if self.agreed < self.begins else ""
-        )
-        return [f"If {self.at_once + 1} or more vanish within one step, it stops until {self.begins} are there{fewer}."]
-
-    def _beginning(self) -> str:
+        liars = "no liar" if self.liars == 0 else "1 liar" if self.liars == 1 else f"{self.liars} liars"
+        goes_on = "Trains while all are there"
+        if self.gone:
+            slowly = ", if they leave one after another" if self.gone > self.at_once else ""
+            goes_on = f"Goes on training while at most {self.gone} {'is' if self.gone == 1 else 'are'} gone{slowly}"
+        told = [
+            f"{self.founders} founders: withstands {liars}.",
+            f"{goes_on}; with {self.gone + 1} gone it pauses until one is back, and steps and schedule wait.",
+        ]
+        if self.at_once:  # with more gone, those who are left cannot agree on anything
+            agree = f" (or {self.agreed}, if you agree on it: troth join --restart-with)"
+            enough = f"{self.begins} are there{agree if self.agreed < self.begins else ''}"
+            told.append(f"If {self.at_once + 1} or more vanish within one step, it stops until {enough}.")
         if self.begins == self.founders:
-            return "To begin, all have to be there."
-        return f"It begins when all are there; {self.begins} are enough after a while (troth join --founding-s)."
+            return [*told, "To begin, all have to be there."]
+        return [
+            *told,
+            f"It begins when all are there; {self.begins} are enough after a while (troth join --founding-s).",
+        ]
 
 
 def _most_gone(roster: Roster, validators: int) -> int:
@@ -498,7 +481,3 @@ def _most_gone(roster: Roster, validators: int) -> int:
             return gone
         left = Away(gone, PeerId(roster.members[0]))
         roster, gone = replace(roster, members=rest, away=(*roster.away, left)), gone + 1
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -22,6 +22,14 @@ MOST_DATA_FILES = 1000
 MOST_CODE_FILES = 100
 
 
+class ManifestError(OperatorError):
+    """A manifest that cannot be used, or does not fit this machine; the message names the field and the way out."""
+
+
+class ConsentError(ManifestError):
+    """Code that a manifest names, and that nobody here has agreed to run; the message names its SHA-256."""
+
+
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
@@ -229,17 +237,6 @@ def _in_words(complaint: str) -> str:
     what = what.replace("Object missing required field", "missing key")
     what = what.replace(r"`str` matching regex '^[0-9a-f]{64}\\Z'", "64 hexadecimal digits, in small letters")
     return f"{field}: {what}" if field else what
-
-
-# The error about manifests, and how it quotes text that a stranger wrote.
-
-
-class ManifestError(OperatorError):
-    """A manifest that cannot be used, or does not fit this machine; the message names the field and the way out."""
-
-
-class ConsentError(ManifestError):
-    """Code that a manifest names, and that nobody here has agreed to run; the message names its SHA-256."""
 
 
 def quoted(text: str) -> str:
