@@ -7,6 +7,7 @@ from typing import Any
 from tests.network.manifest.plans import KEYS, PLAN
 from troth.crypto import Digest, PeerId, Slot
 from troth.network.neighbour import Standing
+from troth.network.node.founding import Presence
 from troth.network.node.waiting import farewell, in_vain, waiting_for
 from troth.protocol.core.door import Door
 from troth.protocol.core.records import Candidate
@@ -39,7 +40,7 @@ def member(
 
 def in_no_step(**how: Any) -> Any:
     """Reached by others that are where it is."""
-    return waiting_for(member(**how), None, {KEYS[1]: Standing(True, True, 817)}, {}, None, PLAN.name_of)
+    return waiting_for(member(**how), None, Presence({KEYS[1]: Standing(True, True, 817)}, {}, {}), None, PLAN.name_of)
 
 
 def stranger(*, candidate: bool, lacks: bool, step: int) -> Any:
@@ -68,10 +69,10 @@ def test_too_few_are_there_and_those_who_are_missing_are_named() -> None:
 def test_members_that_went_back_a_step_together_do_not_call_each_other_ahead() -> None:
     """They said that they were at the next step while they still were; here they wait beside this one."""
     standings = {KEYS[1]: Standing(True, True, 818), KEYS[3]: Standing(True, True, 818)}
-    text = waiting_for(member(missing=2), None, standings, {}, None, PLAN.name_of)
+    text = waiting_for(member(missing=2), None, Presence(standings, {}, {}), None, PLAN.name_of)
     assert text == "this peer is at step 817, the others at 818; asks dave for what it missed"
     assert str(
-        waiting_for(member(missing=1), None, {KEYS[1]: Standing(True, True, 818)}, {}, None, PLAN.name_of)
+        waiting_for(member(missing=1), None, Presence({KEYS[1]: Standing(True, True, 818)}, {}, {}), None, PLAN.name_of)
     ).startswith("stopped: 3 of 4 members are here")
 
 
@@ -83,10 +84,10 @@ def test_a_peer_that_no_restart_counts_says_so() -> None:
     )
     lost = member(waits=False)
     lost.peer.me = PeerId(bytes(32))
-    beside = waiting_for(lost, None, {KEYS[1]: Standing(True, False, 817)}, {}, None, PLAN.name_of)
+    beside = waiting_for(lost, None, Presence({KEYS[1]: Standing(True, False, 817)}, {}, {}), None, PLAN.name_of)
     assert beside is not None
     assert beside.endswith("; bob is stopped there too"), "it says so by itself, where the restart does not count it"
-    assert waiting_for(lost, None, {KEYS[1]: Standing(True, True, 0)}, {}, None, PLAN.name_of) == (
+    assert waiting_for(lost, None, Presence({KEYS[1]: Standing(True, True, 0)}, {}, {}), None, PLAN.name_of) == (
         "before step 817, in none: this peer is no member under this key, so it cannot restart the run; no other member has "
         "shown where it is"
     )
@@ -94,7 +95,7 @@ def test_a_peer_that_no_restart_counts_says_so() -> None:
 
 def test_a_founder_that_comes_back_after_the_end_is_told_where_the_model_is() -> None:
     for alone in (member(missing=3), member(waits=False)):
-        text = waiting_for(alone, None, {}, {}, None, PLAN.name_of)
+        text = waiting_for(alone, None, Presence({}, {}, {}), None, PLAN.name_of)
         assert text is not None
         assert text.endswith(
             "but no member can be reached now: the run may be over. Then each of their folders has its model (model.safetensors, "
@@ -106,7 +107,7 @@ def test_a_member_without_a_connection_is_named_with_the_reason() -> None:
     slot = Slot(PLAN.run.id, 3, Phase.COMMIT)
     channel: Any = SimpleNamespace(resting=False, waits_for=(slot, frozenset(KEYS[1:3])))
     troubles = {KEYS[1]: "cannot reach 10.0.0.2:7001: timed out"}
-    assert waiting_for(None, channel, {}, troubles, None, PLAN.name_of) == (
+    assert waiting_for(None, channel, Presence({}, {}, troubles), None, PLAN.name_of) == (
         "step 3, commit: waits for bob (no connection: cannot reach 10.0.0.2:7001: timed out), carol"
     )
 
@@ -118,7 +119,7 @@ def test_a_peer_that_comes_back_does_not_call_the_run_stopped_while_others_are_i
 
 def test_a_peer_that_lags_behind_asks_for_what_it_missed() -> None:
     standings = {KEYS[1]: Standing(True, True, 820), KEYS[2]: Standing(True, True, 817)}
-    assert waiting_for(member(missing=3), None, standings, {}, None, PLAN.name_of) == (
+    assert waiting_for(member(missing=3), None, Presence(standings, {}, {}), None, PLAN.name_of) == (
         "this peer is at step 817, the others at 820; asks bob for what it missed"
     )
 
@@ -127,7 +128,10 @@ def test_a_pause_without_steps_has_the_same_words_as_one_with_steps() -> None:
     resting: Any = SimpleNamespace(resting=True, waits_for=None)
     paused = member()
     paused.restart = None
-    assert waiting_for(paused, resting, {}, {}, "paused: 2 of 4 are gone", PLAN.name_of) == "paused: 2 of 4 are gone"
+    assert (
+        waiting_for(paused, resting, Presence({}, {}, {}), "paused: 2 of 4 are gone", PLAN.name_of)
+        == "paused: 2 of 4 are gone"
+    )
 
 
 def test_a_stranger_is_told_how_far_it_is() -> None:
@@ -140,15 +144,15 @@ def test_a_stranger_is_told_how_far_it_is() -> None:
     for (candidate, lacks, step), words in told.items():
         who = stranger(candidate=candidate, lacks=lacks, step=step)
         reached = {KEYS[1]: Standing(True, True, 41)}
-        assert waiting_for(who, None, reached, {}, None, PLAN.name_of) == words
-        alone = waiting_for(who, None, {}, {}, None, PLAN.name_of)
+        assert waiting_for(who, None, Presence(reached, {}, {}), None, PLAN.name_of) == words
+        alone = waiting_for(who, None, Presence({}, {}, {}), None, PLAN.name_of)
         assert words is None or str(alone).startswith(
             f"{words}; but no member can be reached now: the run may be over. Then"
         )
 
 
 def test_nothing_to_wait_for() -> None:
-    assert waiting_for(None, None, {}, {}, None, PLAN.name_of) is None
+    assert waiting_for(None, None, Presence({}, {}, {}), None, PLAN.name_of) is None
 
 
 def test_a_farewell_tells_what_becomes_of_the_run() -> None:

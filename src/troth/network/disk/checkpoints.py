@@ -360,8 +360,9 @@ class Checkpoints:
 
     def _saved(self, state: State[Training], content: Digest | None, marks: Marks) -> SavedState:
         same: dict[str, Any] = {name: getattr(state, name) for name in _SAME}
-        names = {"model": state.model, "content": content}
-        return SavedState(FORMAT, self._run, due=state.pending_audits, marks=marks, **names, **same).checked()
+        return SavedState(
+            FORMAT, self._run, model=state.model, content=content, due=state.pending_audits, marks=marks, **same
+        ).checked()
 
     def _saves_model(self, state: State[Training]) -> bool:
         """A small model always; a large one where its record names its content, so that others can take it from this peer after a

@@ -13,9 +13,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from troth.crypto import Digest, Seed
-from troth.protocol.wire.messages import Malformed
 from troth.training.user_code import unless
-from troth.training.work import CollectedState, Training, TrainingWork
+from troth.training.work import Training, TrainingWork
 
 # D coordinates
 
@@ -87,6 +86,9 @@ class GradientsAhead:
         self._class: Digest | None = None
         self._times = GradientTimes()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gradients ahead")
+        # The rest of a work.
+        self.update, self.shortened, self.digest = work.update, work.shortened, work.digest
+        self.index, self.length, self.chunk, self.collect = work.index, work.length, work.chunk, work.collect
 
     @property
     def looks_ahead(self) -> bool:
@@ -160,34 +162,11 @@ class GradientsAhead:
         except BaseException as error:
             begun.computed.set_exception(error)
 
-    # The rest of a work
-
-    def update(self, training: Training, aggregate_D: Tensor, updates: int) -> Training:
-        return self._work.update(training, aggregate_D, updates)
-
-    def shortened(self, training: Training) -> float:
-        return self._work.shortened(training)
-
-    def digest(self, training: Training) -> Digest:
-        return self._work.digest(training)
-
     def hardware_class(self) -> Digest:
         if self._class is None:
             with self.alone():  # it is found by a gradient
                 self._class = self._work.hardware_class()
         return self._class
-
-    def index(self, training: Training) -> bytes:
-        return self._work.index(training)
-
-    def length(self, training: Training) -> int:
-        return self._work.length(training)
-
-    def chunk(self, training: Training, number: int) -> memoryview | None:
-        return self._work.chunk(training, number)
-
-    def collect(self, index: bytes, digest: Digest) -> CollectedState | Malformed:
-        return self._work.collect(index, digest)
 
 
 def _is_any(gradient_D: Tensor) -> bool:

@@ -28,9 +28,9 @@ class FoundingOutcome(Enum):
 
 @dataclass(frozen=True)
 class FoundingDecision:
-    """A verdict with its reason."""
+    """Whether to begin, and why."""
 
-    verdict: FoundingOutcome
+    outcome: FoundingOutcome
     ready: bool  # this peer could begin now, if the others say so too
     reason: str  # for people
 
@@ -131,46 +131,50 @@ def countdown(seconds: float) -> str:
     return f"{max(1, math.ceil(seconds / every)) * every} s"
 
 
-class FoundingNetwork(Protocol):
-    """The network, as far as founding uses it."""
+class MeetingNetwork(Protocol):
+    """The network, as far as founders use it before they begin, and strangers before they follow the run."""
 
     def presence(self) -> Presence: ...
 
     def stand(self, standing: Standing) -> None: ...
-
-
-def begin_with_the_others(network: FoundingNetwork, founding: FoundingConditions, note: Callable[[str], None]) -> bool:
-    """Wait for the beginning of the run. False if it goes on already; raises `ManifestError` if it never will with this peer."""
-    started = told = time.monotonic()
-    while True:
-        now = time.monotonic()
-        decision = decide(now - started, network.presence(), founding)
-        if decision.verdict is FoundingOutcome.REFUSED:
-            raise ManifestError(decision.reason)
-        if decision.verdict is FoundingOutcome.RUNNING:
-            return False
-        network.stand(Standing(decision.ready, False, 0))
-        if decision.verdict is FoundingOutcome.BEGIN:
-            network.stand(Standing(True, True, 0))
-            return True
-        if now >= told + _TELL_EVERY_S:
-            told = now
-            note(decision.reason)
-        time.sleep(_LOOK_EVERY_S)
-
-
-class MembersNetwork(Protocol):
-    """The network, as far as a stranger uses it before it follows the run."""
-
-    def presence(self) -> Presence: ...
 
     def ask_whether_reached(self, address: str) -> bool: ...
 
     def reached(self) -> Mapping[PeerId, bool | None]: ...
 
 
+def _now_and_then(note: Callable[[str], None]) -> Callable[[str], None]:
+    """Say one of many lines, every few seconds."""
+    told = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal told
+        if (now := time.monotonic()) >= told + _TELL_EVERY_S:
+            told = now
+            note(text)
+
+    return say
+
+
+def begin_with_the_others(network: MeetingNetwork, founding: FoundingConditions, note: Callable[[str], None]) -> bool:
+    """Wait for the beginning of the run. False if it goes on already; raises `ManifestError` if it never will with this peer."""
+    started, say = time.monotonic(), _now_and_then(note)
+    while True:
+        decision = decide(time.monotonic() - started, network.presence(), founding)
+        if decision.outcome is FoundingOutcome.REFUSED:
+            raise ManifestError(decision.reason)
+        if decision.outcome is FoundingOutcome.RUNNING:
+            return False
+        network.stand(Standing(decision.ready, False, 0))
+        if decision.outcome is FoundingOutcome.BEGIN:
+            network.stand(Standing(True, True, 0))
+            return True
+        say(decision.reason)
+        time.sleep(_LOOK_EVERY_S)
+
+
 def meet_members(
-    network: MembersNetwork,
+    network: MeetingNetwork,
     founding: FoundingConditions,
     note: Callable[[str], None],
     at: str,
@@ -178,21 +182,19 @@ def meet_members(
 ) -> None:
     """Wait, as a stranger, until a founder answers, and find out whether others can dial this peer `at` its address, if it has
     one. Raises `ManifestError` if nobody will ever train with this peer, or if nobody reaches it there."""
-    told, founders = time.monotonic(), set(founding.roster.members)
+    say, founders = _now_and_then(note), set(founding.roster.members)
     while not founders & (seen := network.presence()).standings.keys():
         if (reason := _refusal(seen, founding)) is not None:
             raise ManifestError(reason)
-        if (now := time.monotonic()) >= told + _TELL_EVERY_S:
-            told = now
-            missing = (f"{founding.name_of(peer)} ({why})" for peer, why in sorted(seen.troubles.items()))
-            note(f"no member answers yet; waiting for {', '.join(missing)}")
+        missing = (f"{founding.name_of(peer)} ({why})" for peer, why in sorted(seen.troubles.items()))
+        say(f"no member answers yet; waiting for {', '.join(missing)}")
         time.sleep(_LOOK_EVERY_S)
     if at:
         _check_reached(network, founding, note, at, answers_s)
 
 
 def _check_reached(
-    network: MembersNetwork, founding: FoundingConditions, note: Callable[[str], None], at: str, answers_s: float
+    network: MeetingNetwork, founding: FoundingConditions, note: Callable[[str], None], at: str, answers_s: float
 ) -> None:
     """One member that reached this peer is enough to go on; it takes more than may lie to stop it."""
     until, failed, open_questions = time.monotonic() + answers_s, 0, 1
@@ -214,11 +216,9 @@ def _check_reached(
     note(f"whether others can reach this peer at {at} was not checked: too few members said")
 
 
-# Names of peers for people: a founder's name, also under the successor key with which it came back.
-
-
 class PeerNames:
-    """A founder goes by its name under all of its keys; a stranger by the beginning of its key. Callable from any thread."""
+    """Names for people: a founder goes by its name under all of its keys, also successor keys with which it came back; a stranger
+    by the beginning of its key. Callable from any thread."""
 
     def __init__(self, name_of: Callable[[PeerId], str]) -> None:
         """`name_of` knows the founders (`Manifest.name_of`)."""

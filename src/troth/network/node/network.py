@@ -101,17 +101,15 @@ class NodeNetwork:
         self.link.soon(lambda mesh: mesh.ban(banned))
 
     def presence(self) -> Presence:
+        """Raises `StoppedError` if this peer is to stop."""
         self._inbox.check()
+        return self.seen
+
+    @property
+    def seen(self) -> Presence:
+        """May be asked from any thread."""
         mesh = self.link.mesh
         return Presence(mesh.standings, mesh.refused, mesh.troubles)
-
-    def standings(self) -> dict[PeerId, Standing]:
-        """How far each connected peer is; may be called from any thread."""
-        return self.link.mesh.standings
-
-    def troubles(self) -> dict[PeerId, str]:
-        """Why others are not connected; may be called from any thread."""
-        return self.link.mesh.troubles
 
     def traffic(self) -> Traffic:
         mesh = self.link.mesh

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from troth.crypto import Digest, Identity, KeyFileError, PeerId, Slot
+from troth.crypto import Identity, KeyFileError, PeerId, Slot
 from troth.events.from_step import event_of_outcome
 from troth.network.disk.checkpoints import Marks
 from troth.network.disk.lock import lock_key
@@ -24,7 +24,14 @@ from troth.network.neighbour import FIRST_MODEL, HARDWARE, Standing
 from troth.network.node.ahead import GradientsAhead
 from troth.network.node.evidence import EvidenceFiles, explain_ban
 from troth.network.node.folder import PeerFolder
-from troth.network.node.founding import FoundingConditions, PeerNames, begin_with_the_others, lacking, meet_members
+from troth.network.node.founding import (
+    FoundingConditions,
+    PeerNames,
+    Presence,
+    begin_with_the_others,
+    lacking,
+    meet_members,
+)
 from troth.network.node.network import NodeNetwork
 from troth.network.node.options import NodeOptions
 from troth.network.node.telling import EventSink, Eyes, Teller, Traffic
@@ -109,9 +116,21 @@ class Node:
         self._ahead = self._factory.ahead(self.work, lambda: self._own_channel.pacing.next_timeouts.compute)
         # Until this peer knows where it stands: it is as large as the model, and nobody needs it later.
         self._first: State[Training] | None = _first_state(manifest, self.work, task, identity, options)
-        self._sections = _own_sections(manifest, self.work, self._first)
+        # Digests of what all members must compute alike: the first model and, where audits are exact, a public gradient.
+        self._sections = {FIRST_MODEL: self._first.model}
+        if manifest.parameters.deviation is None:
+            self._sections[HARDWARE] = self.work.hardware_class()
         self._key_lock = lock_key(manifest.run.id, identity.peer)
-        self._folder = _folder(manifest, self.work, options, identity, self.note)
+        self._folder = PeerFolder(
+            options.folder,
+            manifest.run.id,
+            self.work,
+            keep_checkpoints=options.keep_checkpoints,
+            keep_aggregates=most_kept(manifest.parameters.size, manifest.parameters.content_every),
+            note=self.note,
+            first_record_key=_first_record_key(manifest, identity, options),
+            owner=identity,
+        )
         self._evidence = EvidenceFiles(options.folder / "evidence", manifest.run, self._names, self.note)
         self._way_in = WayIn(manifest.run, identity.peer, self.note)
         self._unreached = Unreached(identity.peer, options.listen, self.note)
@@ -203,7 +222,9 @@ class Node:
                 self._connected.ban(frozenset(outcome.state.roster.banned))
             self._tell(outcome, time.monotonic() - started)
             self._way_in.stepped(member.state, member.peer.me)
-            self._unreached.stepped(map(PeerId, outcome.record.contributors), self._connected.troubles(), self._names)
+            self._unreached.stepped(
+                map(PeerId, outcome.record.contributors), self._connected.seen.troubles, self._names
+            )
             started = time.monotonic()
             if banned := {member.peer.me, self._seat.peer} & set(outcome.state.roster.banned):
                 self._explain_ban(outcome, min(banned))
@@ -345,13 +366,12 @@ class Node:
 
     def waits_for(self) -> str | None:
         """The reason why nothing happens, for people; may be called from any thread."""
-        standings = self._network.standings() if self._network is not None else {}
+        seen = Presence({}, {}, {}) if self._network is None else self._network.seen
         if self._member is not None:
             self._names.learn(self._member.state.roster.successors)
         elif not self._folder.has_slots:
             return self._meeting
-        troubles = self._network.troubles() if self._network is not None else {}
-        return waiting_for(self._member, self._channel, standings, troubles, self._teller.paused, self._names)
+        return waiting_for(self._member, self._channel, seen, self._teller.paused, self._names)
 
     def _note_meeting(self, text: str) -> None:
         self._meeting = text
@@ -393,33 +413,6 @@ def _first_record_key(manifest: Manifest, identity: Identity, options: NodeOptio
         return path if Identity.load(path).peer == founder.record_key else None
     except KeyFileError as error:
         raise ManifestError(f"{error}: the manifest names it for your first records") from error
-
-
-def _folder(
-    manifest: Manifest,
-    work: TrainingWork,
-    options: NodeOptions,
-    identity: Identity,
-    note: Callable[[str], None],
-) -> PeerFolder:
-    return PeerFolder(
-        options.folder,
-        manifest.run.id,
-        work,
-        keep_checkpoints=options.keep_checkpoints,
-        keep_aggregates=most_kept(manifest.parameters.size, manifest.parameters.content_every),
-        note=note,
-        first_record_key=_first_record_key(manifest, identity, options),
-        owner=identity,
-    )
-
-
-def _own_sections(manifest: Manifest, work: TrainingWork, first: State[Training]) -> dict[str, Digest]:
-    """Digests of what all members must compute alike: the first model and, where audits are exact, a public gradient."""
-    sections = {FIRST_MODEL: first.model}
-    if manifest.parameters.deviation is None:
-        sections[HARDWARE] = work.hardware_class()
-    return sections
 
 
 def _check_fit(manifest: Manifest, identity: Identity, differences: list[str]) -> None:

@@ -24,8 +24,7 @@ _FOR_STRANGERS = 3  # times delta: they ask every two of them how far the run is
 def waiting_for(
     member: Member[Training] | None,
     channel: BroadcastChannel | None,
-    standings: Mapping[PeerId, Standing],
-    troubles: Mapping[PeerId, str],  # why others are not connected
+    seen: Presence,
     paused: str | None,  # why the last step did not move the model
     name_of: Callable[[PeerId], str],
 ) -> str | None:
@@ -34,8 +33,8 @@ def waiting_for(
     def names(peers: Iterable[PeerId]) -> str:
         return ", ".join(name_of(peer) for peer in sorted(peers))
 
-    if member is not None and (way := _on_the_way_in(member) or _outside(member, standings, names)) is not None:
-        return way if standings else f"{way}; but {_NOBODY}"
+    if member is not None and (way := _on_the_way_in(member) or _outside(member, seen.standings, names)) is not None:
+        return way if seen.standings else f"{way}; but {_NOBODY}"
     if member is not None and channel is not None and channel.resting:
         away = names(gone.peer for gone in member.state.roster.away)
         return (
@@ -47,7 +46,9 @@ def waiting_for(
         return None
     slot, missing = where
     phase = Phase(slot.phase).name.lower()
-    why = {peer: f" (no connection: {troubles[peer]})" if peer in troubles else "" for peer in sorted(missing)}
+    why = {
+        peer: f" (no connection: {seen.troubles[peer]})" if peer in seen.troubles else "" for peer in sorted(missing)
+    }
     awaited = ", ".join(name_of(peer) + trouble for peer, trouble in why.items())
     return f"step {slot.step}, {phase}: waits for {awaited or 'data on its way, or its own computations'}"
 
