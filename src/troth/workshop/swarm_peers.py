@@ -368,7 +368,9 @@ class LiarFactory(RehearsalFactory):
 
     def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
         self._coalition.layout = problem.layout
-        return manifest.work(problem, tools, _LyingWork).lie(self._coalition, self._number)
+        return _LyingWork(problem, manifest.make_optimizer(), manifest.rates(), tools).lie(
+            self._coalition, self._number
+        )
 
     def ahead(self, work: TrainingWork, allowed_s: Callable[[], float]) -> GradientsAhead:
         return GradientsAhead(work)  # nothing is begun: what it contributes is not what `gradient_now` computes

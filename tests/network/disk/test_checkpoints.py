@@ -12,7 +12,8 @@ import torch
 from tests.network.disk.slots import RUN
 from troth.crypto import Digest, PeerId
 from troth.files import write_by
-from troth.network.disk.checkpoints import CheckpointError, Checkpoints, Marks
+from troth.network.disk.checkpoints import Checkpoints, Marks
+from troth.network.disk.lock import DiskError
 from troth.protocol.core.run import Parameters, Run
 from troth.protocol.core.state import State
 from troth.protocol.wire.messages import Malformed
@@ -128,7 +129,7 @@ def test_a_flipped_byte_of_a_checkpoint_is_noticed(tmp_path: Path, work: Trainin
         file.write_bytes(good[:index] + bytes([byte]) + good[index + 1 :])
         if (good[index : index + 1] + bytes([byte])).isspace():
             continue
-        with suppress(CheckpointError):
+        with suppress(DiskError):
             assert checkpoints.last(state_at(work, 99)).state.step == 1
 
 
@@ -148,11 +149,11 @@ def test_a_model_on_disk_is_the_packed_one(tmp_path: Path, work: TrainingWork) -
 def test_a_disk_that_fails_is_an_error_with_a_way_out(tmp_path: Path, work: TrainingWork) -> None:
     checkpoints = Checkpoints(tmp_path, RUN, work)
     (tmp_path / "step-000000001.safetensors.partial").mkdir()  # nothing can be written there
-    with pytest.raises(CheckpointError, match="make room"):
+    with pytest.raises(DiskError, match="make room"):
         checkpoints.save(state_at(work, 1))
 
 
 def test_another_runs_checkpoint_is_refused(tmp_path: Path, work: TrainingWork) -> None:
     Checkpoints(tmp_path, RUN, work).save(state_at(work, 1))
-    with pytest.raises(CheckpointError, match="another run"):
+    with pytest.raises(DiskError, match="another run"):
         Checkpoints(tmp_path, Digest(bytes(32)), work).last(state_at(work, 0))

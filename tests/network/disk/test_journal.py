@@ -9,7 +9,8 @@ import pytest
 
 from tests.network.disk.slots import RUN, slot
 from troth.crypto import Digest, PeerId, Signature
-from troth.network.disk.journal import Journal, JournalError, read_journal
+from troth.network.disk.journal import Journal, read_journal
+from troth.network.disk.lock import DiskError
 from troth.protocol.core.records import StepRecord, decode_record, encode_record
 from troth.protocol.history import Begin, Said
 from troth.protocol.wire.frames import CertifiedRecord
@@ -60,7 +61,7 @@ def test_tampering_breaks_the_chain(tmp_path: Path, change: str) -> None:
         assert '"slot": [1,' in lines[2]
         lines[2] = lines[2].replace('"slot": [1,', '"slot": [9,')
     file.write_text("\n".join(lines) + "\n")
-    with pytest.raises(JournalError, match="line 3: the chain is broken"):
+    with pytest.raises(DiskError, match="line 3: the chain is broken"):
         list(read_journal(file))
 
 
@@ -107,7 +108,7 @@ def refusal(folder: Path, raw: bytes, after: Digest | None) -> str | None:
     file.write_bytes(raw)
     try:
         Journal(folder, RUN, after=after).close()
-    except JournalError as error:
+    except DiskError as error:
         why = str(error)
     else:
         return None
@@ -138,7 +139,7 @@ def test_a_journal_that_was_cut_is_refused_wherever_it_was(tmp_path: Path) -> No
         left = tmp_path / "steps-000000000.jsonl"
         assert (left.read_bytes() if left.exists() else b"") == good[: good[:length].rfind(b"\n") + 1]
     left.unlink()
-    with pytest.raises(JournalError, match="ends before the last checkpoint"):
+    with pytest.raises(DiskError, match="ends before the last checkpoint"):
         Journal(tmp_path, RUN, after=end)
 
 
@@ -150,7 +151,7 @@ def test_a_checkpoint_from_before_the_first_line_fits_any_journal(tmp_path: Path
     journal.announced(slot(0), announcements(0))
     journal.close()
     Journal(tmp_path, RUN, after=empty).close()
-    with pytest.raises(JournalError, match="ends before the last checkpoint"):
+    with pytest.raises(DiskError, match="ends before the last checkpoint"):
         Journal(tmp_path / "elsewhere", RUN, after=Digest(bytes(32)))
 
 
@@ -194,7 +195,7 @@ def test_the_chain_is_followed_from_file_to_file(tmp_path: Path, gone: str) -> N
     if gone == "later end":  # the power went when the next file had just begun
         (tmp_path / "steps-000000009.jsonl").write_bytes(b'{"chain": "')
     if expected is not None:
-        with pytest.raises(JournalError, match=expected):
+        with pytest.raises(DiskError, match=expected):
             Journal(tmp_path, RUN, after=end)
         return
     journal = Journal(tmp_path, RUN, after=end, steps_per_file=3)
@@ -210,7 +211,7 @@ def test_a_line_that_does_not_fit_on_the_disk_is_not_half_written(
     end, whole = write_journal(tmp_path), os.write
     journal = Journal(tmp_path, RUN)
     monkeypatch.setattr(os, "write", lambda file, raw: whole(file, raw[: len(raw) // 2]))
-    with pytest.raises(JournalError, match="No space left"):
+    with pytest.raises(DiskError, match="No space left"):
         journal.announced(slot(7), announcements(7))
     monkeypatch.undo()
     assert journal.settle() == end

@@ -8,7 +8,8 @@ import pytest
 
 from tests.network.disk.slots import slot
 from troth.crypto import Slot
-from troth.network.disk.signing import SignedSlotsError, SignedSlotsFile
+from troth.network.disk.lock import DiskError
+from troth.network.disk.signing import SignedSlotsFile
 from troth.protocol.broadcast.link import SignedBeforeError
 from troth.protocol.wire.frames import Ready, RestartCertificate
 from troth.protocol.wire.messages import Phase
@@ -88,7 +89,7 @@ def test_no_flipped_byte_lets_a_slot_be_signed_again(tmp_path: Path) -> None:
             path.write_bytes(flipped)
             try:
                 slots = SignedSlotsFile(path)
-            except SignedSlotsError:
+            except DiskError:
                 refused += path.read_bytes() == flipped  # nothing is lost
                 continue
             assert slots.last_step == 11, (index, byte)
@@ -104,7 +105,7 @@ def test_an_older_copy_of_the_slots_is_refused(tmp_path: Path) -> None:
     newest = SignedSlotsFile(path)
     newest.close()
     path.write_bytes(old)
-    with pytest.raises(SignedSlotsError, match="older than the last checkpoint"):
+    with pytest.raises(DiskError, match="older than the last checkpoint"):
         SignedSlotsFile(path, newest.last)
     assert path.read_bytes() == old
     SignedSlotsFile(path).close()
@@ -112,7 +113,7 @@ def test_an_older_copy_of_the_slots_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_not_believed(tmp_path: Path) -> None:
     (tmp_path / "slots").write_bytes(b"5 0 1\nfive 0 2\n")
-    with pytest.raises(SignedSlotsError, match="comes back under a new key"):
+    with pytest.raises(DiskError, match="comes back under a new key"):
         SignedSlotsFile(tmp_path / "slots")
 
 
@@ -133,7 +134,7 @@ def test_a_slot_that_cannot_be_written_is_not_signed(tmp_path: Path, monkeypatch
 
     slots = SignedSlotsFile(tmp_path / "slots")
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(SignedSlotsError, match="nothing is signed"):
+    with pytest.raises(DiskError, match="nothing is signed"):
         slots.claim(slot(0))
     monkeypatch.undo()
     slots.close()

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from troth.crypto import Digest, PeerId, blob_digest
 from troth.files import write_bytes
-from troth.network.disk.checkpoints import AggregateFiles, CheckpointError, Checkpoints
-from troth.network.disk.lock import step_files
+from troth.network.disk.checkpoints import AggregateFiles, Checkpoints
+from troth.network.disk.lock import or_disk_error, step_files
 from troth.protocol.core.records import StepRecord, aggregates_digest
 from troth.protocol.core.state import AuditRecord, State
 from troth.protocol.wire.blob import Blob
@@ -108,18 +108,14 @@ class AuditRecordFiles:
         before = self._owed.get(state.step - 1, frozenset())
         self._owed = {state.step - 1: before, state.step: state.pending_audits.owed_steps}
         record, owed = state.audit_records.get(state.step - 1), before | state.pending_audits.owed_steps
-        try:
+        with or_disk_error(f"write to {self._folder}"):
             if record is not None:
                 write_bytes(self._path(record.step), msgspec.msgpack.encode(self._saved(record).checked()))
             files = step_files(self._folder, "audit")
             for step, path in files.items():
                 if step < state.step - _LAST and step not in owed:
                     path.unlink()
-            return tuple(sorted(owed & files.keys()))
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot write to {self._folder}: {error.strerror}; make room and join again"
-            ) from error
+        return tuple(sorted(owed & files.keys()))
 
     def onto(
         self,

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from troth.crypto import CHUNK_BYTES, Digest, blob_digest
 from troth.files import read_into, write_by, write_bytes
-from troth.network.disk.lock import DiskError, step_files
+from troth.network.disk.lock import DiskError, or_disk_error, step_files
 from troth.protocol.broadcast.link import NO_SLOT, SlotKey
 from troth.protocol.broadcast.serving import Served
 from troth.protocol.core.parts import Bounds, part_bounds
@@ -221,10 +221,6 @@ _SMALL = 1 << 24  # bytes of a model that is saved with every step
 _SELDOM = 50  # between two saves of a large model: this many times as long as the first one took
 
 
-class CheckpointError(DiskError):
-    """A checkpoint cannot be written, or is not of this run; the message names the fix."""
-
-
 @dataclass(frozen=True)
 class Marks:
     """Ends of the other files when a checkpoint was written: a file that ends earlier now was cut, or is an older copy."""
@@ -320,10 +316,8 @@ class Checkpoints:
         self._work = work
         self._keep = keep
         self._every = every  # steps between models, at most
-        try:
+        with or_disk_error(f"make {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(f"cannot make {folder}: {error.strerror}") from error
 
     def save(
         self,
@@ -346,17 +340,13 @@ class Checkpoints:
 
     def _put(self, saved: SavedState, training: Training | None, owed: Collection[int]) -> None:
         path = self._folder / f"step-{saved.step:09}.json"
-        try:
+        with or_disk_error(f"write a checkpoint to {self._folder}"):
             if training is not None:
                 began = self._clock()
                 write_by(path.with_suffix(".safetensors"), lambda partial: self._work.write(training, partial))
                 self._next, self._saved_at = self._clock() + _SELDOM * (self._clock() - began), saved.step
             write_bytes(path, _text(saved))
             self._prune(owed)
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot write a checkpoint to {self._folder}: {error.strerror}; make room there and join again"
-            ) from error
 
     def _saved(self, state: State[Training], content: Digest | None, marks: Marks) -> SavedState:
         same: dict[str, Any] = {name: getattr(state, name) for name in _SAME}
@@ -471,14 +461,12 @@ class SavedModel:
 def find_model(place: Path, run: Digest, work: TrainingWork) -> SavedModel:
     """The newest model in a peer's folder, or the one in this file, wherever that lies; also while the peer is running.
 
-    Raises `CheckpointError` if there is none, if it is another run's, or if it is damaged. Then an older one is named, and not
+    Raises `DiskError` if there is none, if it is another run's, or if it is damaged. Then an older one is named, and not
     taken: a person who wanted the model at the end would not notice."""
     if place.is_file():
         found = _saved_model(place, work, _read(place.with_suffix(".json"), run))
         if found is None:
-            raise CheckpointError(
-                f"{place} is no checkpoint of this run, or is damaged: name another, or a peer's folder"
-            )
+            raise DiskError(f"{place} is no checkpoint of this run, or is damaged: name another, or a peer's folder")
         return found
     damaged: Path | None = None
     paths = [*place.glob("checkpoints/step-*.safetensors"), *place.glob("step-*.safetensors")]
@@ -495,12 +483,12 @@ def find_model(place: Path, run: Digest, work: TrainingWork) -> SavedModel:
         elif damaged is None:
             return found
         else:
-            raise CheckpointError(
+            raise DiskError(
                 f"{damaged} is damaged: name another member's folder; or in place of {place} the newest that is whole, {path}"
             )
     if damaged is not None:
-        raise CheckpointError(f"{damaged} is damaged, and no older model here is whole: name another member's folder")
-    raise CheckpointError(f"{place} holds no checkpoint: name a peer's folder, or one of its checkpoints")
+        raise DiskError(f"{damaged} is damaged, and no older model here is whole: name another member's folder")
+    raise DiskError(f"{place} holds no checkpoint: name a peer's folder, or one of its checkpoints")
 
 
 def _saved_model(path: Path, work: TrainingWork, saved: SavedState | None) -> SavedModel | None:
@@ -523,7 +511,7 @@ def _read(path: Path, run: Digest) -> SavedState | None:
         return None
     if saved is None:
         if _OTHER_FORMAT.fullmatch(kind):
-            raise CheckpointError(
+            raise DiskError(
                 f"{path} was written by another version of Troth: use that one, or choose another folder",
                 wrong_folder=True,
             )
@@ -531,5 +519,5 @@ def _read(path: Path, run: Digest) -> SavedState | None:
     if saved.check != _digest(saved):
         return None
     if saved.run != run:
-        raise CheckpointError(f"{path} belongs to another run: choose another folder", wrong_folder=True)
+        raise DiskError(f"{path} belongs to another run: choose another folder", wrong_folder=True)
     return saved

@@ -86,29 +86,26 @@ class ChunkFiles:
 
     def clear(self) -> None:
         """Delete everything: the state is whole and saved, or not wanted any more."""
-        self._close()
+        self.close()
         self.begun = None
         for path in (path for kind in ("index", "chunks", "partial") for path in self._folder.glob(f"*.{kind}")):
             with suppress(OSError):  # whoever cannot delete a file has one too many, and no other trouble
                 path.unlink()
 
-    def close(self) -> None:
-        """Keep the chunks for another process."""
-        self._close()
-
     def _open(self, digest: Digest) -> None:
-        self._close()
+        self.close()
         self._file = os.open(self._path(digest, "chunks"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._keeps = digest
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Keep the chunks for another process."""
         if self._file is not None:
             os.close(self._file)
         self._file = self._keeps = None
 
     def _give_up(self, error: OSError) -> None:
         self._note(f"cannot keep the download in {self._folder}: {error.strerror}; it goes on, and is lost if stopped")
-        self._close()
+        self.close()
 
     def _path(self, digest: Digest, kind: str) -> Path:
         return self._folder / f"{digest.hex()}.{kind}"

@@ -20,7 +20,7 @@ import os
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ import msgspec
 
 from troth.crypto import Digest, PeerId, Slot, blob_digest, tagged_hash
 from troth.files import sync_folder, write_bytes
-from troth.network.disk.lock import DiskError
+from troth.network.disk.lock import DiskError, or_disk_error
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.history import (
     FORMAT,
@@ -54,11 +54,6 @@ FILE = "roster-changes.jsonl"
 _WAY_OUT = (
     "bring back a copy of this file, or take it from the journal of a member whom you trust: all have the same changes"
 )
-
-
-class JournalError(DiskError):
-    """The journal cannot be written, is not this run's, lacks a change of members, or was changed; the message says where, and
-    names the way out."""
 
 
 class _ChangeLine(SignedRecord, frozen=True, forbid_unknown_fields=True):
@@ -87,7 +82,7 @@ class RosterChanges:
     """One peer's file. It proves nothing by itself: whoever uses the records checks their signatures."""
 
     def __init__(self, path: Path, journal: JournalRecords | None = None) -> None:
-        """`journal`: what the journal beside it holds. Raises `JournalError` if the two do not make one whole history, and
+        """`journal`: what the journal beside it holds. Raises `DiskError` if the two do not make one whole history, and
         OSError."""
         raw = path.read_bytes() if path.exists() else b""
         intact, flaw = _read_changes(raw)
@@ -97,7 +92,7 @@ class RosterChanges:
         self._records = intact if whole else _merged(intact, journal)
         gap = _gap(self._records, journal.last)
         if gap or (flaw and journal.last is None):
-            raise JournalError(f"{path}, {flaw or gap}; the journal does not go back so far: {_WAY_OUT}")
+            raise DiskError(f"{path}, {flaw or gap}; the journal does not go back so far: {_WAY_OUT}")
         self.mended = _text(self._records.values()) != raw  # from the journal
         if self.mended:
             self._write()
@@ -134,13 +129,13 @@ def read_exactly(path: Path, last: StepRecord | None = None) -> list[CertifiedRe
 
 
 def read_changes(folder: Path, last: StepRecord) -> list[CertifiedRecord]:
-    """The same from a journal's folder, for people who want to use them; raises `JournalError`."""
+    """The same from a journal's folder, for people who want to use them; raises `DiskError`."""
     path = folder / FILE
     try:
         return read_exactly(path, last)
     except (OSError, ValueError) as error:
         mended = "troth join mends it from the journal, if that goes back so far"
-        raise JournalError(f"{path}, {error}; {mended}; else {_WAY_OUT}") from error
+        raise DiskError(f"{path}, {error}; {mended}; else {_WAY_OUT}") from error
 
 
 def _replaced(
@@ -245,15 +240,13 @@ class Journal:
         self._synced = True
         self._first = -1  # step in the open file
         self.cut = 0  # bytes of a torn last line
-        try:
+        with or_disk_error(f"read and write the journal in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
             held = JournalRecords()
             last = self._check(after, held)
             self.roster_changes = RosterChanges(folder / FILE, held)
             if last:
                 self._reopen(last)
-        except OSError as error:
-            raise JournalError(f"cannot read and write the journal in {folder}: {error.strerror}") from error
 
     def _check(self, after: Digest | None, held: JournalRecords) -> Path | None:
         """Follow the chain through all files to its end, and note the records; the last file, if there is one."""
@@ -271,7 +264,7 @@ class Journal:
                 self._length += line.length
                 reached |= chain == after
         if not reached:
-            raise JournalError(
+            raise DiskError(
                 f"the journal in {self._folder} ends before the last checkpoint: it was cut, or is an older copy; "
                 + _way_out(self._folder)
             )
@@ -280,12 +273,12 @@ class Journal:
 
     def _check_begin(self, path: Path, begin: Begin) -> None:
         if begin.format != FORMAT:
-            raise JournalError(
+            raise DiskError(
                 f"{path} was written by another version of Troth: use that one, or choose another folder",
                 wrong_folder=True,
             )
         if begin.run != self._run.hex():
-            raise JournalError(f"{path} is another run's journal: choose another folder", wrong_folder=True)
+            raise DiskError(f"{path} is another run's journal: choose another folder", wrong_folder=True)
 
     def _reopen(self, path: Path) -> None:
         """Go on with the last file. A line that a power cut tore is cut off; a file that holds nothing else is deleted."""
@@ -342,12 +335,8 @@ class Journal:
                 self._begin_file(step)
             self._append(entry)
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise JournalError(f"cannot write to the journal in {self._folder}: {error.strerror}") from error
+    def _writing(self) -> AbstractContextManager[None]:
+        return or_disk_error(f"write to the journal in {self._folder}")
 
     def _append(self, entry: dict[str, Any]) -> None:
         """Append a whole line or nothing: lines after half a line would not be read again."""
@@ -429,7 +418,7 @@ class _Records:
 
 
 def certified_in(path: Path) -> Iterator[CertifiedRecord]:
-    """The certified records in a file, oldest first; raises `JournalError` where the chain breaks. The peer may be writing a line
+    """The certified records in a file, oldest first; raises `DiskError` where the chain breaks. The peer may be writing a line
     meanwhile."""
     records = _Records()
     for line in _read(path, None, last=True):
@@ -437,12 +426,10 @@ def certified_in(path: Path) -> Iterator[CertifiedRecord]:
 
 
 def read_journal(path: Path) -> Iterator[Entry]:
-    """What the lines of a file say; raises `JournalError` where the chain breaks, or a line is none that a peer writes."""
-    try:
+    """What the lines of a file say; raises `DiskError` where the chain breaks, or a line is none that a peer writes."""
+    with or_disk_error(f"read {path}", "look after the disk"):
         for line in _read(path, None, last=True):
             yield _decoded(path, line.number, line.content)
-    except OSError as error:
-        raise JournalError(f"cannot read {path}: {error.strerror}") from error
 
 
 def run_of(path: Path) -> str:
@@ -465,8 +452,8 @@ def _begin(path: Path, content: bytes) -> Begin:
     return begin
 
 
-def _flaw(path: Path, number: int, what: str) -> JournalError:
-    return JournalError(f"{path}, line {number}: {what}; {_way_out(path.parent)}")
+def _flaw(path: Path, number: int, what: str) -> DiskError:
+    return DiskError(f"{path}, line {number}: {what}; {_way_out(path.parent)}")
 
 
 def _way_out(folder: Path) -> str:

@@ -1,9 +1,11 @@
-"""One process for a folder, and one for a key in a run: locks that the system releases with the process, however it ends."""
+"""What the files of a peer share: errors that name a way out, locks that go with the process, room on the disk."""
 
 import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +15,29 @@ from troth.files import Lock, is_free
 from troth.training.work import Training
 
 _MOST_BYTES = 200  # of a lock file
+
+
+class DiskError(OperatorError):
+    """A file that cannot be used; the message names the way out.
+
+    `wrong_folder`: another folder is the way out, and the message ends with asking for one. The command line adds the option.
+    """
+
+    def __init__(self, message: str, *, wrong_folder: bool = False) -> None:
+        super().__init__(message)
+        self.wrong_folder = wrong_folder
+
+
+@contextmanager
+def or_disk_error(doing: str, way_out: str = "make room there and join again") -> Iterator[None]:
+    """Say what could not be done, and the way out, where the system refuses it."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(f"cannot {doing}: {error.strerror}; {way_out}") from error
+
+
+# Locks.
 
 
 def lock_folder(folder: Path) -> Lock:
@@ -104,17 +129,6 @@ def check_room(folder: Path, needed: int) -> None:
 
 def _gb(count: int) -> str:
     return f"{count / 1e9:.1f} GB"
-
-
-class DiskError(OperatorError):
-    """A file that cannot be used; the message names the way out.
-
-    `wrong_folder`: another folder is the way out, and the message ends with asking for one. The command line adds the option.
-    """
-
-    def __init__(self, message: str, *, wrong_folder: bool = False) -> None:
-        super().__init__(message)
-        self.wrong_folder = wrong_folder
 
 
 def step_files(folder: Path, suffix: str) -> dict[int, Path]:

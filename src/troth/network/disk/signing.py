@@ -1,15 +1,17 @@
-"""The slots that this peer has signed, on disk: a power cut must not look like an equivocation (SPEC B1)."""
+"""What a peer must not forget, or must forget: the slots that it has signed, since a power cut must not look like an equivocation
+(SPEC B1), and the keys with which it signs records (SPEC U6)."""
 
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from troth.crypto import Identity, KeyFileError, PeerId, tagged_hash
 from troth.files import sync_folder, write_bytes
-from troth.network.disk.lock import DiskError
+from troth.network.disk.lock import DiskError, or_disk_error
 from troth.protocol.broadcast.link import NO_SLOT, SignedSlots, SlotKey
 from troth.protocol.core.records import RecordKeys
 from troth.protocol.wire.frames import RestartCertificate
@@ -17,10 +19,6 @@ from troth.protocol.wire.frames import RestartCertificate
 _WHOLE = re.compile(r"([0-9]+ ){4}[0-9a-f]{8}")
 _BEGINNING = re.compile(r"([0-9]+ ){0,3}[0-9]*|([0-9]+ ){4}[0-9a-f]{0,8}")
 _MOST_LINES = 4096  # then the file begins anew with the last line
-
-
-class SignedSlotsError(DiskError):
-    """The file cannot be written or is damaged; the message names the fix."""
 
 
 class SignedSlotsFile(SignedSlots):
@@ -33,20 +31,16 @@ class SignedSlotsFile(SignedSlots):
         try:
             self._last = self._read()
         except ValueError as error:
-            raise SignedSlotsError(
-                f"{path} is damaged: move it away, and this peer comes back under a new key"
-            ) from error
+            raise DiskError(f"{path} is damaged: move it away, and this peer comes back under a new key") from error
         except OSError as error:
-            raise SignedSlotsError(f"cannot read {path}: {error.strerror}") from error
+            raise DiskError(f"cannot read {path}: {error.strerror}") from error
         if self._last < at_least:
-            raise SignedSlotsError(
+            raise DiskError(
                 f"{path} is older than the last checkpoint: put the newer one back, or move it away, and this peer comes back "
                 "under a new key"
             )
-        try:
+        with or_disk_error(f"write {path}"):
             self._begin()
-        except OSError as error:
-            raise SignedSlotsError(f"cannot write {path}: {error.strerror}") from error
 
     def _read(self) -> SlotKey:
         *lines, torn = self._path.read_text(encoding="ascii").split("\n") if self._path.exists() else [""]
@@ -59,23 +53,17 @@ class SignedSlotsFile(SignedSlots):
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
 
     def _keep(self, key: SlotKey) -> None:
-        try:
+        with or_disk_error(f"write {self._path}", "nothing is signed until it can"):
             if self._lines >= _MOST_LINES:
                 self.close()
                 self._begin()
             os.write(self._file, _line(key))
             os.fdatasync(self._file)
-        except OSError as error:
-            raise SignedSlotsError(
-                f"cannot write {self._path}: {error.strerror}; nothing is signed until it can"
-            ) from error
         self._lines += 1
 
     def begins(self, begun: RestartCertificate) -> None:
-        try:
+        with or_disk_error(f"write {self._begun_path}"):
             write_bytes(self._begun_path, msgspec.msgpack.encode(begun))
-        except OSError as error:
-            raise SignedSlotsError(f"cannot write {self._begun_path}: {error.strerror}") from error
 
     @property
     def begun(self) -> RestartCertificate | None:
@@ -131,11 +119,10 @@ def _whole(torn: str) -> list[str]:
     return [torn] if _WHOLE.fullmatch(torn) else []
 
 
-# Record keys on disk: a folder with one file for each, which is overwritten and removed once the key is old (SPEC U6).
+# Record keys: a folder with one file for each, which is overwritten and removed once the key is old.
 #
 # A disk may keep copies of what was overwritten: a solid-state disk, a journalling file system, a backup. Against a thief who
 # reads those, only an encrypted disk helps.
-
 
 _PARTIAL = "new.partial"
 
@@ -156,18 +143,12 @@ class RecordKeyFiles(RecordKeys):
     def _store(self, identity: Identity) -> None:
         names = [int(path.stem) for path in _numbered(self._folder)]
         path = self._folder / f"{max(names, default=0) + 1:09}.key"
-        try:
+        with or_disk_error(f"write a key to {self._folder}"):
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            sync_folder(
-                self._folder.parent
-            )  # else a power cut takes the folder along, and a key that others have heard of
+            sync_folder(self._folder.parent)  # else a power cut takes the folder, and a key that others have heard of
             identity.save(self._folder / _PARTIAL)
             (self._folder / _PARTIAL).rename(path)
             sync_folder(self._folder)
-        except OSError as error:
-            raise DiskError(
-                f"cannot write a key to {self._folder}: {error.strerror}; make room and join again"
-            ) from error
         self._paths[identity.peer] = path
 
     def _drop(self, key: PeerId) -> None:
@@ -181,20 +162,15 @@ def _numbered(folder: Path) -> list[Path]:
 
 
 def erase(path: Path) -> None:
-    """Overwrite a file and remove it."""
-    try:
+    """Overwrite a file and remove it, if it is there."""
+    way_out = "make the folder writable and join again"
+    with or_disk_error(f"erase the old key {path}", way_out), suppress(FileNotFoundError):
         with path.open("rb+") as file:
             file.write(bytes(os.fstat(file.fileno()).st_size))
             file.flush()
             os.fsync(file.fileno())
         path.unlink()
         sync_folder(path.parent)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise DiskError(
-            f"cannot erase the old key {path}: {error.strerror}; make the folder writable and join again"
-        ) from error
 
 
 def finish_erasing(path: Path) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -194,9 +194,6 @@ def _split_address(address: str, founder: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-_W = TypeVar("_W", bound=TrainingWork)
-
-
 @dataclass(frozen=True)
 class Manifest:
     """Everything that is agreed on. Equal manifests are the same run, wherever their files lie."""
@@ -358,31 +355,21 @@ class Manifest:
             check_consent(code)
         return make_task(self.task, self.folder, None if code is None else code.pinned)
 
-    def problem(self, task: Task, device: str | None = None) -> Problem:
+    def problem(self, task: Task) -> Problem:
         """The task as functions of a flat vector: the same bits for every peer of a hardware class, and for a simulation.
 
-        Kernels are chosen by shape, so the number of founders and `one_by_one` decide about bits (decision 5). Where
-        classes may differ (`deviation`), a member may choose another device.
+        Kernels are chosen by shape, so the number of founders and `one_by_one` decide about bits (decision 5).
         """
-        chosen = self.device if device is None else device
-        if chosen != self.device and self.parameters.deviation is None:
-            raise ManifestError(f"this run computes on {self.device}, so that audits are exact: {chosen} will not do")
-        if chosen == "cuda" and not torch.cuda.is_available():
+        if self.device == "cuda" and not torch.cuda.is_available():
             raise ManifestError("this run computes on cuda, and PyTorch sees no CUDA device here")
         if missing := [str(file) for file in task.data_files() if not file.is_file()]:
             raise ManifestError(
                 f"data: {and_more(missing)} {'is' if len(missing) == 1 else 'are'} not there; {data_hint(self)}"
             )
-        return Problem(task, device=chosen, one_by_one=self.one_by_one, lanes_for=len(self.founders))
+        return Problem(task, device=self.device, one_by_one=self.one_by_one, lanes_for=len(self.founders))
 
-    @overload
-    def work(self, problem: Problem, tools: Primitives) -> TrainingWork: ...
-
-    @overload
-    def work(self, problem: Problem, tools: Primitives, kind: type[_W]) -> _W: ...
-
-    def work(self, problem: Problem, tools: Primitives, kind: type[TrainingWork] = TrainingWork) -> TrainingWork:
-        return kind(problem, self.make_optimizer(), self.rates(), tools)
+    def work(self, problem: Problem, tools: Primitives) -> TrainingWork:
+        return TrainingWork(problem, self.make_optimizer(), self.rates(), tools)
 
     def first_state(self, work: TrainingWork) -> State[Training]:
         """The state before the first step; a model made from the seed is that of a simulation with this seed."""

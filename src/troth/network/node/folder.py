@@ -16,9 +16,9 @@ model.safetensors, model.json
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 from troth.crypto import Digest, Identity, tagged_hash, verify
 from troth.evidence.file_format import to_text
@@ -29,7 +29,6 @@ from troth.network.disk.audit_records import AuditRecordFiles
 from troth.network.disk.checkpoints import (
     AggregateFiles,
     Base,
-    CheckpointError,
     Checkpoints,
     LatestState,
     Marks,
@@ -37,7 +36,7 @@ from troth.network.disk.checkpoints import (
 )
 from troth.network.disk.chunks import ChunkFiles
 from troth.network.disk.journal import FILE, Journal
-from troth.network.disk.lock import DiskError, lock_folder, step_files
+from troth.network.disk.lock import DiskError, lock_folder, or_disk_error, step_files
 from troth.network.disk.signing import RecordKeyFiles, SignedSlotsFile
 from troth.protocol.broadcast.serving import Served
 from troth.protocol.core.records import StepRecord, decode_record
@@ -48,7 +47,6 @@ from troth.resting import rest
 from troth.training.weights import write_model
 from troth.training.work import Training, TrainingWork, tensor_digests
 
-R = TypeVar("R")
 _FIRST = "step-000000000"  # checkpoint of the first state
 
 
@@ -130,29 +128,27 @@ class PeerFolder:
 
     def last(self, first: State[Training]) -> LatestState:
         """The newest saved state with its audit records; `first` if there is none."""
-        return self._on_disk(lambda: self._last(first))
+        with self._writing():
+            found = self._checkpoints.last(first)
+            newest = max(step_files(self.path / "checkpoints", "json"), default=0)
+            if newest > found.state.step:
+                self._note(
+                    f"the checkpoint of step {newest} in {self.path} is damaged: this peer goes on from that of step "
+                    f"{found.state.step}, and the others tell it what it missed; look after the disk"
+                )
+            states = *found.past, found.state
+            records = self._records(found.state.step) if any(one.pending_audits.owed_steps for one in states) else {}
 
-    def _last(self, first: State[Training]) -> LatestState:
-        found = self._checkpoints.last(first)
-        newest = max(step_files(self.path / "checkpoints", "json"), default=0)
-        if newest > found.state.step:
-            self._note(
-                f"the checkpoint of step {newest} in {self.path} is damaged: this peer goes on from that of step "
-                f"{found.state.step}, and the others tell it what it missed; look after the disk"
-            )
-        states = *found.past, found.state
-        records = self._records(found.state.step) if any(one.pending_audits.owed_steps for one in states) else {}
+            @cache
+            def restore(step: int, model: Digest) -> Training | None:
+                rest(found.state.training.vectors, self.path)  # room for the one that is made
+                training = self._checkpoints.restored(step, model, first)
+                rest(() if training is None else training.vectors, self.path)
+                return training
 
-        @cache
-        def restore(step: int, model: Digest) -> Training | None:
-            rest(found.state.training.vectors, self.path)  # room for the one that is made
-            training = self._checkpoints.restored(step, model, first)
-            rest(() if training is None else training.vectors, self.path)
-            return training
-
-        *past, last = (self._audit_records.onto(one, found.past, records, restore) for one in states)
-        self._rest(last, *past)
-        return LatestState(last, found.lacks, tuple(past))
+            *past, last = (self._audit_records.onto(one, found.past, records, restore) for one in states)
+            self._rest(last, *past)
+            return LatestState(last, found.lacks, tuple(past))
 
     def _replayed(
         self, step: int, model: Digest, last: LastRecord | None, base: Callable[[], Base | None]
@@ -168,7 +164,8 @@ class PeerFolder:
 
     def recorded(self, certified: Sequence[CertifiedRecord]) -> None:
         """Write down certified records, once everything is on disk that their models can be made from."""
-        self._on_disk(self._aggregates.wait)
+        with self._writing():
+            self._aggregates.wait()
         self.journal.recorded(certified)
 
     def certified(self, step: int) -> list[CertifiedRecord]:
@@ -179,16 +176,16 @@ class PeerFolder:
         """Save the state after a step; with its model in any case if `whole`. A large one is saved now and then, and each step's
         aggregate until the next time."""
         small, owed = self._checkpoints.is_small(state.training), self._audit_records.save(state)
-        follows = small or self._on_disk(lambda: self._aggregates.add(state))
-        if self._checkpoints.save(state, self._settled(), whole=whole or not follows, owed=owed):
-            self.chunks.clear()  # whatever was fetched is in a checkpoint
-            if not small:
-                self._aggregates.saved(state)
-        # The last record may not be certified, so the peer may go back by a step, and audit the one before (SPEC B2, B6).
-        oldest = min((*owed, state.step - 2))
-        needed = min(self._checkpoints.base_of(oldest), state.step - self._keep_aggregates)
-        self._on_disk(lambda: self._aggregates.prune(needed))
-        self._rest(state)
+        with self._writing():
+            follows = small or self._aggregates.add(state)
+            if self._checkpoints.save(state, self._settled(), whole=whole or not follows, owed=owed):
+                self.chunks.clear()  # whatever was fetched is in a checkpoint
+                if not small:
+                    self._aggregates.saved(state)
+            # The last record may not be certified, so the peer may go back by a step, and audit the one before (SPEC B2, B6).
+            oldest = min((*owed, state.step - 2))
+            self._aggregates.prune(min(self._checkpoints.base_of(oldest), state.step - self._keep_aggregates))
+            self._rest(state)
 
     def save_standing(self, state: State[Training], lacks: Digest) -> None:
         """Save where a stranger has followed the run to, while its model is on its way: the records from here on lead from the
@@ -205,18 +202,16 @@ class PeerFolder:
         kept = state.audit_records.values()
         trainings = [*(record.training for record in kept), *(one.training for one in earlier)]
         vectors = [vector for one in trainings if one is not state.training for vector in one.vectors]
-        self._on_disk(lambda: rest([*vectors, *(record.aggregate_D for record in kept)], self.path))
+        rest([*vectors, *(record.aggregate_D for record in kept)], self.path)
 
-    def _on_disk(self, write: Callable[[], R]) -> R:
-        try:
-            return write()
-        except OSError as error:
-            raise CheckpointError(f"cannot write to {self.path}: {error.strerror}; make room and join again") from error
+    def _writing(self) -> AbstractContextManager[None]:
+        return or_disk_error(f"write to {self.path}")
 
     def save_when_stopping(self, state: State[Training]) -> None:
         """Save state, model and audit records: if all others stop too, nobody else has the model (SPEC B5)."""
         owed = self._audit_records.save(state)
-        self._on_disk(self._aggregates.wait)
+        with self._writing():
+            self._aggregates.wait()
         self._checkpoints.save(state, self._settled(), whole=True, owed=owed)
 
     def _settled(self) -> Marks:
