@@ -125,7 +125,7 @@ class _TimedFactory(PeerFactory):
         self._size = size
 
     def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
-        work = manifest.work(problem, tools, FreeWork)
+        work = FreeWork(problem, manifest.make_optimizer(), manifest.rates(), tools)
         work.watch = self._watch
         noise_D = stream(0, "benchmark", "noise").uniform(self._size + (1 << 16)) - 0.5
         work.table_D = torch.from_numpy(noise_D).float() / self._size**0.5

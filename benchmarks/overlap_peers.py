@@ -55,7 +55,7 @@ class _Factory(PeerFactory):
         self._looks_ahead = looks_ahead
 
     def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
-        work = manifest.work(problem, tools, SleepingWork)
+        work = SleepingWork(problem, manifest.make_optimizer(), manifest.rates(), tools)
         noise_D = stream(0, "benchmark", "noise").uniform(self._size + (1 << 16)) - 0.5
         work.table_D = torch.from_numpy(noise_D).float() / self._size**0.5
         return work

@@ -11,9 +11,8 @@ from tests.network.manifest.plans import FOUNDERS, KEYS, SPEC
 from troth.crypto import PeerId
 from troth.errors import OperatorError
 from troth.network.manifest.builder import build_manifest, task_beside
-from troth.network.manifest.consent import least_memory
 from troth.network.manifest.files import mismatches
-from troth.network.manifest.manifest import Founder
+from troth.network.manifest.manifest import Founder, least_memory
 from troth.network.manifest.options import ManifestOptions
 from troth.network.manifest.toml import ManifestError
 from troth.protocol.broadcast.timeouts import Timeouts

@@ -12,7 +12,6 @@ from troth.network.manifest.options import ManifestOptions
 from troth.network.manifest.toml import ManifestError
 from troth.protocol.wire.primitives import Primitives
 from troth.training import make_task
-from troth.training.work import TrainingWork
 from troth.workshop.simulation import Scenario
 from troth.workshop.simulation.protocol_run import ProtocolSimulation
 
@@ -32,14 +31,7 @@ def test_the_same_bits_and_the_same_beginning_as_a_simulation() -> None:
     assert torch.equal(together_PD[2], work.gradient_now(state.training, seeds[2]))
 
 
-def test_work_is_of_the_kind_that_is_asked_for() -> None:
-    class Mine(TrainingWork):
-        pass
-
-    problem = PLAN.problem(PLAN.make_task())
-    mine: Mine = PLAN.work(problem, Primitives(), Mine)
-    assert type(mine) is Mine
-    assert type(PLAN.work(problem, Primitives())) is TrainingWork
+def test_there_is_a_rate_for_each_step() -> None:
     assert len(PLAN.rates()) == PLAN.steps
 
 

@@ -147,7 +147,7 @@ class AuditRecordFiles:
             self._run,
             model=record.model,
             names_content=record.content,
-            state=self._checkpoints.digest(record.training) if small else None,
+            state=self._checkpoints.work.digest(record.training) if small else None,
             aggregate=bytes(Blob.of(record.aggregate_D).view) if small else None,
             **same,
             **said,

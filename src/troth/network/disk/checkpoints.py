@@ -313,7 +313,7 @@ class Checkpoints:
         self._saved_at = 0  # step of the last model
         self._folder = folder
         self._run = run
-        self._work = work
+        self.work = work
         self._keep = keep
         self._every = every  # steps between models, at most
         with or_disk_error(f"make {folder}"):
@@ -330,7 +330,7 @@ class Checkpoints:
         """Write a checkpoint; return whether with its model, which `whole` asks for. Everything that the marks name must be on
         disk already. For each step of which an audit is owed, the newest model up to there is kept, beside the last few."""
         writes = whole or self._saves_model(state)
-        content = state.model if state.content else self._work.digest(state.training) if writes else None
+        content = state.model if state.content else self.work.digest(state.training) if writes else None
         self._put(self._saved(state, content, marks or Marks()), state.training if writes else None, owed)
         return writes
 
@@ -343,7 +343,7 @@ class Checkpoints:
         with or_disk_error(f"write a checkpoint to {self._folder}"):
             if training is not None:
                 began = self._clock()
-                write_by(path.with_suffix(".safetensors"), lambda partial: self._work.write(training, partial))
+                write_by(path.with_suffix(".safetensors"), lambda partial: self.work.write(training, partial))
                 self._next, self._saved_at = self._clock() + _SELDOM * (self._clock() - began), saved.step
             write_bytes(path, _text(saved))
             self._prune(owed)
@@ -395,7 +395,7 @@ class Checkpoints:
         saved = _read(path, self._run)
         if saved is None:
             return None
-        training = None if saved.content is None else self._model(path.with_suffix(".safetensors"), saved.content)
+        training = self._kept(saved)
         if training is None:
             training = self._restore(saved.step, saved.model, saved.last, lambda: self._base(saved.step, first))
         same: dict[str, Any] = {name: getattr(saved, name) for name in _SAME}
@@ -406,38 +406,32 @@ class Checkpoints:
     def restored(self, step: int, model: Digest, first: State[Training]) -> Training | None:
         """The model of an earlier step by its digest as records name it: read from its file, or made again."""
         saved = _read(self._folder / f"step-{step:09}.json", self._run)
-        if saved is not None and saved.model == model and saved.content is not None:
-            found = self.model(step, saved.content)
-            if found is not None:
-                return found
+        if saved is not None and saved.model == model and (found := self._kept(saved)) is not None:
+            return found
         return self._restore(step, model, None, lambda: self._base(step, first))
 
     def _base(self, step: int, first: State[Training]) -> Base | None:
         """The newest saved model before this step, or the run's first."""
         for path in sorted(self._folder.glob("step-*.safetensors"), reverse=True):
             saved = _read(path.with_suffix(".json"), self._run)
-            if saved is not None and saved.step < step and saved.content is not None:
-                training = self._model(path, saved.content)
-                if training is not None:
-                    return Base(saved.step, training, saved.model)
+            if saved is not None and saved.step < step and (training := self._kept(saved)) is not None:
+                return Base(saved.step, training, saved.model)
         return Base(first.step, first.training, first.model)
+
+    def _kept(self, saved: SavedState) -> Training | None:
+        return None if saved.content is None else self.model(saved.step, saved.content)
 
     def is_small(self, training: Training) -> bool:
         """Whether the model is so small that it is saved with every step."""
         return 4 * training.parameters_D.numel() <= _SMALL
 
-    def digest(self, training: Training) -> Digest:
-        return self._work.digest(training)
-
     def model(self, step: int, digest: Digest) -> Training | None:
         """The model of an earlier step, if it is still there."""
-        return self._model(self._folder / f"step-{step:09}.safetensors", digest)
-
-    def _model(self, path: Path, digest: Digest) -> Training | None:
+        path = self._folder / f"step-{step:09}.safetensors"
         if not path.exists():
             return None
-        training: Any = self._work.read(path)
-        if isinstance(training, Malformed) or self._work.digest(training) != digest:
+        training: Any = self.work.read(path)
+        if isinstance(training, Malformed) or self.work.digest(training) != digest:
             return None
         rest(training.vectors, self._folder)
         return training  # type: ignore[no-any-return]

@@ -27,7 +27,7 @@ class SignedSlotsFile(SignedSlots):
     def __init__(self, path: Path, at_least: SlotKey = NO_SLOT) -> None:
         """`at_least` is the last slot at the last checkpoint: a file that ends earlier is an older copy."""
         super().__init__()
-        self._path = path
+        self._path, self._begun_path = path, path.with_suffix(".begun")
         try:
             self._last = self._read()
         except ValueError as error:
@@ -71,10 +71,6 @@ class SignedSlotsFile(SignedSlots):
             return msgspec.msgpack.decode(self._begun_path.read_bytes(), type=RestartCertificate)
         except (OSError, ValueError):
             return None  # then this peer may have to observe for two steps
-
-    @property
-    def _begun_path(self) -> Path:
-        return self._path.with_suffix(".begun")
 
     def close(self) -> None:
         os.close(self._file)

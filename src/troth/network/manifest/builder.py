@@ -12,9 +12,9 @@ import msgspec
 import torch
 
 from troth.crypto import Digest, derive
-from troth.network.manifest.consent import agree_here, code_to_run, least_memory
+from troth.network.manifest.consent import agree_here, code_to_run
 from troth.network.manifest.files import code_files, data_digests, data_files
-from troth.network.manifest.manifest import Founder, Manifest
+from troth.network.manifest.manifest import Founder, Manifest, least_memory
 from troth.network.manifest.options import ManifestOptions
 from troth.network.manifest.toml import MOST_DATA_FILES, ManifestError
 from troth.protocol.broadcast.timeouts import Timeouts

@@ -18,23 +18,15 @@ from datetime import UTC, datetime
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from itertools import islice
-from math import isfinite
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from troth.crypto import Digest
 from troth.errors import OperatorError, one_word, printable
-from troth.network.manifest.toml import (
-    MOST_CODE_FILES,
-    MOST_DATA_FILES,
-    MOST_FOUNDERS,
-    ConsentError,
-    ManifestError,
-    quoted,
-)
+from troth.network.manifest.files import differs
+from troth.network.manifest.toml import ConsentError, ManifestError
 from troth.plugins import CodeFile, PinnedCode, PinnedError, code_digest_of, offered, read_code
-from troth.specs import file_of, parse_spec, pick
-from troth.training import SCHEDULES
+from troth.specs import file_of, parse_spec
 from troth.training.fingerprint import code_digest
 from troth.training.tasks import TASK_PLUGINS, TASKS
 
@@ -92,10 +84,9 @@ def _read(folder: Path, agreed: list[tuple[str, Digest]]) -> TaskCode:
         raise ManifestError(f"task code: {error}; ask for the file and put it there") from error
     for found, (name, digest) in zip(files, agreed, strict=True):
         if found.digest != digest:
-            digests = f"SHA-256 {found.digest.hex()[:8]}… instead of {digest.hex()[:8]}…"
             path = printable(str(folder / name))
             raise ManifestError(
-                f"task code: {path} is not the one agreed on ({digests}); ask for the file and put it there"
+                f"task code: {path} is not the one agreed on ({differs(found.digest, digest)}); ask for the file and put it there"
             )
     return TaskCode(one_word(file), tuple(files), pinned)
 
@@ -263,95 +254,3 @@ def _kept() -> frozenset[str]:
             )
         lines = file.read(_MOST_TRUSTED).decode("utf-8", "replace").splitlines()
     return frozenset(line[:64] for line in lines if _SHA256.fullmatch(line[:64]) and line[64:65] in ("", " "))
-
-
-# Checks of a manifest's values: each within its bounds, and fitting together. They raise ManifestError or SpecError.
-
-MOST_STEPS = 1_000_000  # rates are a table, one number for each
-_MOST_SECONDS = 86_400.0
-_MOST_MEMORY = 1 << 40
-_MOST_STRETCH = 100
-_MOST_SIZE = 1 << 36  # parameters
-
-
-def check_manifest(manifest: "Manifest") -> None:
-    _check_text(manifest)
-    _check_founders(manifest)
-    _check_numbers(manifest)
-    if manifest.device not in ("cpu", "cuda"):
-        raise ManifestError(f"task.device is cpu or cuda, got {quoted(manifest.device)}")
-    pick(SCHEDULES, manifest.schedule, "schedule")
-    manifest.make_optimizer()
-
-
-def least_memory(size: int) -> int:
-    """Bytes: honest members send a few times the model (of float32) in a step in which much is disputed."""
-    return 16 * size + (1 << 20)
-
-
-def _check_text(manifest: "Manifest") -> None:
-    for field, text, most in (
-        ("name", manifest.name, 64),
-        ("task.spec", manifest.task, 200),
-        ("training.optimizer", manifest.optimizer, 200),
-        ("data.where", manifest.data_where, 200),
-        *(("a name in task.files", name, 200) for name, _ in manifest.code_files),
-        *(("a name in data.files", name, 200) for name, _ in manifest.data_files),
-    ):
-        if len(text) > most or not text.isprintable():
-            raise ManifestError(f"{field} must be one line of at most {most} characters, got {quoted(text)}")
-    if len(manifest.data_files) > MOST_DATA_FILES:
-        raise ManifestError(f"data.files holds at most {MOST_DATA_FILES:,} files, got {len(manifest.data_files):,}")
-    if not manifest.name:
-        raise ManifestError("name must not be empty")
-    _check_code_files(manifest)
-    for field, digest in (("task.code", manifest.code), ("data.digest", manifest.data), ("nonce", manifest.nonce)):
-        if len(digest) != 32:
-            raise ManifestError(f"{field} must have 32 bytes (64 hexadecimal digits), got {len(digest)}")
-
-
-def _check_code_files(manifest: "Manifest") -> None:
-    """A manifest from somebody else must not make us run, or read, a file from anywhere on this machine."""
-    file, names = file_of(manifest.task), [name for name, _ in manifest.code_files]
-    if len(names) > MOST_CODE_FILES or len(set(names)) < len(names):
-        raise ManifestError(f"task.files holds at most {MOST_CODE_FILES} files, each once")
-    for field, name in (*([] if file is None else [("task.spec", file)]), *(("task.files", name) for name in names)):
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\\" in name or path.suffix != ".py" or path.as_posix() != name:
-            raise ManifestError(
-                f"{field} names {quoted(name)}: the task's file must lie beside the manifest, as plain *.py"
-            )
-        if not path.is_relative_to(PurePosixPath(file or "").parent):
-            raise ManifestError(f"{field} names {quoted(name)}, which does not lie in the folder of the task's file")
-
-
-def _check_founders(manifest: "Manifest") -> None:
-    founders = manifest.founders
-    if not 1 <= len(founders) <= MOST_FOUNDERS:
-        raise ManifestError(f"a run has from 1 to {MOST_FOUNDERS} founders, got {len(founders)}")
-    for field, values in (
-        ("key", [one.hex() for founder in founders for one in (founder.key, founder.record_key) if one is not None]),
-        ("name", [founder.name.lower() for founder in founders]),
-        ("address", [founder.address for founder in founders if founder.address]),
-    ):
-        if repeated := sorted({value for value in values if values.count(value) > 1}):
-            raise ManifestError(f"two founders have the {field} {repeated[0]}: everybody needs their own")
-
-
-def _check_numbers(manifest: "Manifest") -> None:
-    timeouts, size = manifest.timeouts, manifest.parameters.size
-    for field, seconds in (("delta_s", timeouts.delta), ("compute_s", timeouts.compute), ("bulk_s", timeouts.bulk)):
-        if not 0 < seconds <= _MOST_SECONDS:
-            raise ManifestError(f"timeouts.{field} must be above 0 and at most {_MOST_SECONDS:g}, got {seconds:g}")
-    if not (manifest.rate > 0 and isfinite(manifest.rate)):
-        raise ManifestError(f"training.rate must be a positive number, got {manifest.rate:g}")
-    for field, number, least, most in (
-        ("timeouts.stretch", timeouts.stretch, 1, _MOST_STRETCH),
-        ("timeouts.memory_bytes", timeouts.memory, least_memory(size), _MOST_MEMORY),
-        ("training.steps", manifest.steps, 1, MOST_STEPS),
-        ("training.warmup", manifest.warmup, 0, MOST_STEPS),
-        ("training.seed", manifest.seed, -(2**63), 2**63 - 1),
-        ("protocol.size", size, 1, _MOST_SIZE),
-    ):
-        if not least <= number <= most:
-            raise ManifestError(f"{field} must be from {least:,} to {most:,}, got {number:,}")

@@ -146,10 +146,10 @@ def mismatches(manifest: "Manifest", task: Task, problem: Problem) -> list[str]:
         found.append(f"data: {error}; {data_hint(manifest)}")
     else:
         if here != manifest.data:
-            digests = f"digest {here.hex()[:8]}… instead of {manifest.data.hex()[:8]}…"
-            found.append(
-                f"data: {_data_mismatch(manifest, task) or f'not the one agreed on ({digests})'}; {data_hint(manifest)}"
+            wrong = (
+                _data_mismatch(manifest, task) or f"not the one agreed on ({differs(here, manifest.data, 'digest')})"
             )
+            found.append(f"data: {wrong}; {data_hint(manifest)}")
     return found
 
 
@@ -160,7 +160,7 @@ def _data_mismatch(manifest: "Manifest", task: Task) -> str:
         wanted = and_more([name for name, _ in agreed])
         return f"{len(here)} data files here, {len(agreed)} agreed on ({wanted})" if agreed else ""
     odd = [
-        f"{file} is not {name} as agreed on (SHA-256 {digest.hex()[:8]}… instead of {right.hex()[:8]}…)"
+        f"{file} is not {name} as agreed on ({differs(digest, right)})"
         for file, (_, digest), (name, right) in zip(data_files(task), here, agreed, strict=True)
         if digest != right
     ]
@@ -188,8 +188,11 @@ def code_mismatch(manifest: "Manifest", file: Path) -> str | None:
         if manifest.task_file is not None
         else "install the version of Troth that the manifest's first line names"
     )
-    digests = f"SHA-256 {here.hex()[:8]}… instead of {manifest.code.hex()[:8]}…"
-    return f"task code: {file} is not the one agreed on ({digests}); {remedy}"
+    return f"task code: {file} is not the one agreed on ({differs(here, manifest.code)}); {remedy}"
+
+
+def differs(here: bytes, agreed: bytes, what: str = "SHA-256") -> str:
+    return f"{what} {here.hex()[:8]}… instead of {agreed.hex()[:8]}…"
 
 
 def data_hint(manifest: "Manifest") -> str:

@@ -14,8 +14,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import isfinite
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import msgspec
@@ -25,11 +26,14 @@ from troth.crypto import Digest, PeerId, Seed, derive, tagged_hash, valid_peer
 from troth.errors import OperatorError, printable
 from troth.files import MOST_BYTES
 from troth.network.manifest import toml as run_file
-from troth.network.manifest.consent import check_consent, check_manifest, code_to_run
+from troth.network.manifest.consent import check_consent, code_to_run
 from troth.network.manifest.files import and_more, check_origin, data_hint, read_initial_state
 from troth.network.manifest.options import STRETCH
 from troth.network.manifest.toml import (
     FORMAT,
+    MOST_CODE_FILES,
+    MOST_DATA_FILES,
+    MOST_FOUNDERS,
     DataSection,
     FounderSection,
     ManifestError,
@@ -224,7 +228,7 @@ class Manifest:
 
     def __post_init__(self) -> None:
         self._normalize()
-        check_manifest(self)
+        _check(self)
         keys = tuple(founder.key for founder in self.founders)
         try:
             records = tuple((one.key, one.record_key) for one in self.founders if one.record_key is not None)
@@ -408,6 +412,98 @@ class Manifest:
     @cached_property
     def _names(self) -> Mapping[PeerId, str]:
         return {founder.key: founder.name for founder in self.founders}
+
+
+# Checks of a manifest's values: each within its bounds, and fitting together. They raise ManifestError or SpecError.
+
+_MOST_STEPS = 1_000_000  # rates are a table, one number for each
+_MOST_SECONDS = 86_400.0
+_MOST_MEMORY = 1 << 40
+_MOST_STRETCH = 100
+_MOST_SIZE = 1 << 36  # parameters
+
+
+def _check(manifest: Manifest) -> None:
+    _check_text(manifest)
+    _check_founders(manifest)
+    _check_numbers(manifest)
+    if manifest.device not in ("cpu", "cuda"):
+        raise ManifestError(f"task.device is cpu or cuda, got {quoted(manifest.device)}")
+    pick(SCHEDULES, manifest.schedule, "schedule")
+    manifest.make_optimizer()
+
+
+def least_memory(size: int) -> int:
+    """Bytes: honest members send a few times the model (of float32) in a step in which much is disputed."""
+    return 16 * size + (1 << 20)
+
+
+def _check_text(manifest: Manifest) -> None:
+    for entry, text, most in (
+        ("name", manifest.name, 64),
+        ("task.spec", manifest.task, 200),
+        ("training.optimizer", manifest.optimizer, 200),
+        ("data.where", manifest.data_where, 200),
+        *(("a name in task.files", name, 200) for name, _ in manifest.code_files),
+        *(("a name in data.files", name, 200) for name, _ in manifest.data_files),
+    ):
+        if len(text) > most or not text.isprintable():
+            raise ManifestError(f"{entry} must be one line of at most {most} characters, got {quoted(text)}")
+    if len(manifest.data_files) > MOST_DATA_FILES:
+        raise ManifestError(f"data.files holds at most {MOST_DATA_FILES:,} files, got {len(manifest.data_files):,}")
+    if not manifest.name:
+        raise ManifestError("name must not be empty")
+    _check_code_files(manifest)
+    for entry, digest in (("task.code", manifest.code), ("data.digest", manifest.data), ("nonce", manifest.nonce)):
+        if len(digest) != 32:
+            raise ManifestError(f"{entry} must have 32 bytes (64 hexadecimal digits), got {len(digest)}")
+
+
+def _check_code_files(manifest: Manifest) -> None:
+    """A manifest from somebody else must not make us run, or read, a file from anywhere on this machine."""
+    file, names = file_of(manifest.task), [name for name, _ in manifest.code_files]
+    if len(names) > MOST_CODE_FILES or len(set(names)) < len(names):
+        raise ManifestError(f"task.files holds at most {MOST_CODE_FILES} files, each once")
+    for entry, name in (*([] if file is None else [("task.spec", file)]), *(("task.files", name) for name in names)):
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name or path.suffix != ".py" or path.as_posix() != name:
+            raise ManifestError(
+                f"{entry} names {quoted(name)}: the task's file must lie beside the manifest, as plain *.py"
+            )
+        if not path.is_relative_to(PurePosixPath(file or "").parent):
+            raise ManifestError(f"{entry} names {quoted(name)}, which does not lie in the folder of the task's file")
+
+
+def _check_founders(manifest: Manifest) -> None:
+    founders = manifest.founders
+    if not 1 <= len(founders) <= MOST_FOUNDERS:
+        raise ManifestError(f"a run has from 1 to {MOST_FOUNDERS} founders, got {len(founders)}")
+    for entry, values in (
+        ("key", [one.hex() for founder in founders for one in (founder.key, founder.record_key) if one is not None]),
+        ("name", [founder.name.lower() for founder in founders]),
+        ("address", [founder.address for founder in founders if founder.address]),
+    ):
+        if repeated := sorted({value for value in values if values.count(value) > 1}):
+            raise ManifestError(f"two founders have the {entry} {repeated[0]}: everybody needs their own")
+
+
+def _check_numbers(manifest: Manifest) -> None:
+    timeouts, size = manifest.timeouts, manifest.parameters.size
+    for entry, seconds in (("delta_s", timeouts.delta), ("compute_s", timeouts.compute), ("bulk_s", timeouts.bulk)):
+        if not 0 < seconds <= _MOST_SECONDS:
+            raise ManifestError(f"timeouts.{entry} must be above 0 and at most {_MOST_SECONDS:g}, got {seconds:g}")
+    if not (manifest.rate > 0 and isfinite(manifest.rate)):
+        raise ManifestError(f"training.rate must be a positive number, got {manifest.rate:g}")
+    for entry, number, least, most in (
+        ("timeouts.stretch", timeouts.stretch, 1, _MOST_STRETCH),
+        ("timeouts.memory_bytes", timeouts.memory, least_memory(size), _MOST_MEMORY),
+        ("training.steps", manifest.steps, 1, _MOST_STEPS),
+        ("training.warmup", manifest.warmup, 0, _MOST_STEPS),
+        ("training.seed", manifest.seed, -(2**63), 2**63 - 1),
+        ("protocol.size", size, 1, _MOST_SIZE),
+    ):
+        if not least <= number <= most:
+            raise ManifestError(f"{entry} must be from {least:,} to {most:,}, got {number:,}")
 
 
 @dataclass(frozen=True)

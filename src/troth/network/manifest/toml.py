@@ -219,14 +219,8 @@ def _line(name: str, value: str | float | bool, comment: str) -> str:
 
 
 def _toml(value: str | float | bool) -> str:
-    """A value as TOML spells it; `repr` of a fraction reads back as the same bits."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return repr(value)
-        case str():
-            return json.dumps(value, ensure_ascii=False)
+    """A value as TOML spells it, and JSON too: a fraction, which is finite, reads back as the same bits."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _in_words(complaint: str) -> str:

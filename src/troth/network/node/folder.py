@@ -66,6 +66,7 @@ class PeerFolder:
         owner: Identity | None = None,  # the key in the manifest; None: whoever opens it knows where it comes from
     ) -> None:
         self.path = path
+        self._slots_path, self._successor_path = path / "signed-slots", path / "successor.key"
         self._run = run
         self._work = work
         self._note = note
@@ -115,14 +116,6 @@ class PeerFolder:
         """A new key: slots that the old one may have signed are unknown, and signing one again would be an equivocation."""
         Identity.generate().save(self._successor_path)
         self.record_keys.erase()  # the old key's: they would be named again, and be there as long as the new ones [U6]
-
-    @property
-    def _slots_path(self) -> Path:
-        return self.path / "signed-slots"
-
-    @property
-    def _successor_path(self) -> Path:
-        return self.path / "successor.key"
 
     # States
 
