@@ -33,7 +33,7 @@ def test_other_code_size_and_data_are_named_with_the_way_out() -> None:
 
     code = only(dataclasses.replace(right, code=Digest(bytes(32))))
     assert code.startswith("task code: ")
-    assert "quadratic.py is not the one agreed on" in code
+    assert "synthetic.py is not the one agreed on" in code
     assert "install the version of Troth" in code
     size = only(dataclasses.replace(right, parameters=dataclasses.replace(right.parameters, size=41)))
     assert size.startswith("model size: 40 parameters here, 41 agreed on; compare")

@@ -98,7 +98,7 @@ def build_manifest(
         code=code_digest(code_file(task, made, folder)),
         code_files=_code_files(task, folder),
         data=data_digest(made),
-        data_files=_data_files(made),
+        data_files=data_digests(made) if len(made.data_files()) <= MOST_DATA_FILES else (),  # else nobody reads them
         data_where=_or(options.data_where, "" if made.data_files() else "comes with the task"),
         steps=_or(options.steps, made.steps),
         optimizer=_or(options.optimizer, made.optimizer),
@@ -133,11 +133,6 @@ def _code_files(task: str, folder: Path) -> tuple[tuple[str, Digest], ...]:
             f"{compiled[0]} is no Python source, so nobody can read what they run: install it as a package"
         )
     return tuple((file.as_posix(), code_digest(folder / file)) for file in files)
-
-
-def _data_files(task: Task) -> tuple[tuple[str, Digest], ...]:
-    """Names and digests of the data files, unless they are too many for a file that people read."""
-    return data_digests(task) if len(task.data_files()) <= MOST_DATA_FILES else ()
 
 
 def _check_machine(task: Task, options: ManifestOptions) -> None:

@@ -116,17 +116,16 @@ class Arrival:
 
     def __call__(self, how_far: Fetched | StepsLeft) -> None:
         """Take note of a chunk, or of an update that is made again."""
-        now = self._clock()
+        now, fetched = self._clock(), how_far if isinstance(how_far, Fetched) else None
         self._lives()
         if type(how_far) is not self._doing or now > self._last + 12 * _EVERY_S:
             self._doing, self._began, self._told = type(how_far), now, now - _EVERY_S + _QUICK_S
-            self._had = how_far.here if isinstance(how_far, Fetched) else 0
+            self._had = 0 if fetched is None else fetched.here
         self._last = now
-        over = isinstance(how_far, Fetched) and how_far.here >= how_far.of
-        said = self._told >= self._began
-        if (over and said) or (not over and now >= self._told + _EVERY_S):
+        over = fetched is not None and fetched.here >= fetched.of
+        if self._told >= self._began if over else now >= self._told + _EVERY_S:
             self._told = now
-            self._note(self._fetched(how_far, now) if isinstance(how_far, Fetched) else _steps(how_far))
+            self._note(_steps(how_far) if isinstance(how_far, StepsLeft) else self._fetched(how_far, now))
         if over:
             self._doing = None
 
@@ -151,14 +150,12 @@ def _steps(left: StepsLeft) -> str:
     return f"catching up: {left.count} step{'' if left.count == 1 else 's'} left, as far as this peer knows"
 
 
-# Members that take part, and that this peer has no connection with: nobody else may notice.
-
-
 _STEPS = 2  # without a connection: one may have been lost this moment
 
 
 class Unreached:
-    """Tells whose ports to open, once for each pair."""
+    """Tells whose ports to open, once for each pair, where a member takes part that this peer has no connection with: nobody else
+    may notice."""
 
     def __init__(self, me: PeerId, listen: str, note: Callable[[str], None]) -> None:
         self._me = me
