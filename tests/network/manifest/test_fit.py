@@ -82,8 +82,8 @@ def test_another_file_than_agreed_on_is_not_even_run(folder: Path) -> None:
 
 def test_the_digest_is_the_one_that_sha256sum_shows(folder: Path) -> None:
     assert code_digest(folder / "mine.py") == hashlib.sha256(TASK.encode()).digest()
-    assert code_file("digits", make_task("digits")).name == "digits.py"
-    assert code_file("digits-cnn", make_task("digits-cnn")).name == "digits.py"
+    assert code_file("digits", make_task("digits")).name == "small_images.py"
+    assert code_file("digits-cnn", make_task("digits-cnn")).name == "small_images.py"
 
 
 @dataclasses.dataclass(frozen=True)
