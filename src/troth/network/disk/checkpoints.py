@@ -3,6 +3,10 @@
 Each has two files: `step-N.json` is the state without the model, `step-N.safetensors` holds model and optimizer. They are written
 beside, synced, then renamed: whatever happens, the last one is whole. A model is read into memory, its digest is computed there,
 and if it is large it rests in a file without a name until it is used: nobody can change it any more.
+
+Large models are saved now and then. If all members lost power in between, nobody could hand out the model after the last
+record; but each update is a pure function of the model before it and the aggregate, and the records prove every aggregate. So the
+aggregates since the last saved model are kept, and with both, a peer makes its model again (SPEC B6, U1).
 """
 
 import os
@@ -38,12 +42,6 @@ from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.resting import rest
 from troth.training.work import Training, TrainingWork
-
-# Aggregates of the steps since the last saved model of a large run: with both, a peer makes its model again (SPEC B6).
-#
-# Large models are saved now and then. If all members lost power in between, nobody could hand out the model after the last
-# record; but each update is a pure function of the model before it and the aggregate, and the records prove every aggregate.
-
 
 # D coordinates
 
@@ -152,9 +150,6 @@ def _chunk_of(path: Path, bounds: Bounds, number: int) -> memoryview | None:
     return None
 
 
-# Making a model again: the updates since the last saved one, from their aggregates and records (SPEC B6, U1).
-
-
 @dataclass(frozen=True)
 class Base:
     """A model that is here, and its digest as records name it."""
@@ -202,8 +197,6 @@ class Replay:
             return None  # memory or disk failed somewhere on the way
         return Base(here.step + 1, training, Digest(record.state_after))
 
-
-# The checkpoints.
 
 FORMAT = "troth checkpoint 5"
 _SAME = (

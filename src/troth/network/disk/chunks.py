@@ -1,4 +1,5 @@
-"""Chunks of a state that is being fetched, on disk: whoever is stopped half-way goes on from there (SPEC J1).
+"""What a peer takes from others to its disk, and what it hands out from there: chunks of a state that is being fetched, so that a
+download that was stopped goes on (SPEC J1); an invitation, and a state that members signed, with the proof of that.
 
 Chunk n lies at byte n·2²⁰ of one file, and the index beside it; both are named after the state's digest. Nothing here is
 believed: each chunk that is read is checked against the index, and the index against the digest. So a torn file, or one that

@@ -48,8 +48,6 @@ from troth.protocol.history import (
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced
 
-# The changes of the roster.
-
 FILE = "roster-changes.jsonl"
 _WAY_OUT = (
     "bring back a copy of this file, or take it from the journal of a member whom you trust: all have the same changes"
@@ -204,7 +202,7 @@ def _parsed_change(raw: bytes) -> CertifiedRecord:
     return one
 
 
-# Writing the journal.
+# The journal.
 
 STEPS_PER_FILE = 100
 KEPT_FILES = 20  # the newest ones

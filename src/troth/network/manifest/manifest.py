@@ -59,6 +59,16 @@ from troth.training.work import Training, TrainingWork
 # All keys and values here are hashed. A change makes the same plan another run.
 
 Plain = dict[str, Any]  # JSON can hold it exactly: fractions are hexadecimal
+_FIELDS = {  # by section, in an order to report them in
+    "name": ("name",),
+    "nonce": ("nonce",),
+    "task": ("task", "device", "one_by_one"),
+    "task code": ("code", "code_files"),
+    "data": ("data", "data_where", "data_files"),
+    "initialisation": ("seed", "initial_state", "continues"),
+    "training options": ("steps", "optimizer", "rate", "schedule", "warmup"),
+}
+_IF_GIVEN = ("code_files", "continues")  # a run without them has the name that it had before there were such fields
 
 
 def description(manifest: "Manifest") -> bytes:
@@ -68,11 +78,7 @@ def description(manifest: "Manifest") -> bytes:
     only digests of these.
     """
     sections = _sections(manifest)
-    flat = {
-        name: value
-        for section in ("name", "task", "task code", "data", "initialisation", "training options")
-        for name, value in sections[section].items()
-    }
+    flat = {name: value for section in _FIELDS for name, value in sections[section].items() if section != "nonce"}
     flat["data_files"] = tagged_hash("troth/data files/1", _canonical({"files": flat["data_files"]})).hex()
     names = [founder.name for founder in manifest.founders]  # in the order of their keys
     addresses = tagged_hash("troth/addresses/1", *(founder.address.encode() for founder in manifest.founders))
@@ -89,47 +95,32 @@ def description(manifest: "Manifest") -> bytes:
 
 def _sections(manifest: "Manifest") -> dict[str, Plain]:
     """Every field, once."""
-    timeouts, start = manifest.timeouts, manifest.initial_state
-    return {
-        "name": {"name": manifest.name},
-        "nonce": {"nonce": manifest.nonce.hex()},
-        "task": {"task": manifest.task, "device": manifest.device, "one_by_one": manifest.one_by_one},
-        "task code": {
-            "code": manifest.code.hex(),
-            **({"code_files": _named(manifest.code_files)} if manifest.code_files else {}),
-        },
-        "data": {
-            "data": manifest.data.hex(),
-            "data_where": manifest.data_where,
-            "data_files": _named(manifest.data_files),
-        },
-        "initialisation": {
-            "seed": manifest.seed,
-            "initial_state": "" if start is None else start.hex(),
-            **({} if manifest.continues is None else {"continues": manifest.continues.hex()}),
-        },
-        "training options": {
-            "steps": manifest.steps,
-            "optimizer": manifest.optimizer,
-            "rate": manifest.rate.hex(),
-            "schedule": manifest.schedule,
-            "warmup": manifest.warmup,
-        },
-        "protocol": dict(manifest.parameters.plain()),
-        "timeouts": {
-            "delta": timeouts.delta.hex(),
-            "compute": timeouts.compute.hex(),
-            "bulk": timeouts.bulk.hex(),
-            "memory": timeouts.memory,
-            "stretch": timeouts.stretch.hex(),
-        },
-        "founders": {
-            "founders": [
-                [one.key.hex(), one.name, one.address, *([] if one.record_key is None else [one.record_key.hex()])]
-                for one in manifest.founders
-            ]
-        },
+    plain = {
+        section: {name: _plain(value) for name in names if (value := getattr(manifest, name)) or name not in _IF_GIVEN}
+        for section, names in _FIELDS.items()
     }
+    founders = [
+        [one.key.hex(), one.name, one.address, *([] if one.record_key is None else [one.record_key.hex()])]
+        for one in manifest.founders
+    ]
+    timeouts = {name: _plain(value) for name, value in dataclasses.asdict(manifest.timeouts).items()}
+    return plain | {
+        "protocol": dict(manifest.parameters.plain()),
+        "timeouts": timeouts,
+        "founders": {"founders": founders},
+    }
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None:
+            return ""
+        case bytes() | float():
+            return value.hex()
+        case tuple():
+            return _named(value)
+        case _:
+            return value
 
 
 def _unhex(text: str) -> Digest:
