@@ -49,7 +49,7 @@ from troth.protocol.core.roster import Away, Roster, moves_with
 from troth.protocol.core.run import Parameters, Run, RunError
 from troth.protocol.core.state import State
 from troth.protocol.wire.primitives import Primitives
-from troth.specs import file_of
+from troth.specs import file_of, pick
 from troth.training import SCHEDULES, Optimizer, Problem, Schedule, Task, make_optimizer, make_task, warmed_up
 from troth.training.fingerprint import code_file
 from troth.training.work import Training, TrainingWork
