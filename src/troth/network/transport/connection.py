@@ -99,8 +99,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._said_at = 0.0  # when something was last sent
         self._farewell = b""  # the goodbye that follows the last control message
         self._liveness = Liveness(limits, self._loop.time())
-        self._greeted: asyncio.Future[None] = self._loop.create_future()
-        self._down: asyncio.Future[str] = self._loop.create_future()
+        self._greeted, self._down = asyncio.Event(), asyncio.Event()
         self._abandoned = False
         self._ticker: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -178,7 +177,8 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     async def closed(self) -> str:
         """Wait until the connection is down; the reason why it went down."""
-        return await asyncio.shield(self._down)
+        await self._down.wait()
+        return self.why
 
     @property
     def round_trip_s(self) -> float | None:
@@ -199,7 +199,7 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     async def greeted(self) -> None:
         """Wait for the first sign that the other side has taken us, or for the end."""
-        await asyncio.shield(self._greeted)
+        await self._greeted.wait()
 
     def abandon(self) -> None:
         """Nobody waits for this handshake any more. If it succeeds all the same, that is the end of it."""
@@ -260,8 +260,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         if self._liveness.too_many_pings:
             self._misbehaved("sent pings without end")
             return
-        if not self._greeted.done():
-            self._greeted.set_result(None)
+        self._greeted.set()
         full = self._assembler.halted or self.waiting_bytes >= self._most_received
         if full and not self.reading_paused and self._transport is not None:
             self.reading_paused = True
@@ -289,8 +288,7 @@ class StreamConnection(asyncio.BufferedProtocol):
             self._throttle.forget(self)
         self._outbox.drop(Lane.CONTROL)
         self._outbox.drop(Lane.BULK)
-        if not self._down.done():
-            self._down.set_result(self.why)
+        self._down.set()
         self._lost(self)
 
     # Sending
@@ -419,8 +417,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         if self.why:
             return
         self.why = why
-        if not self._greeted.done():
-            self._greeted.set_result(None)
+        self._greeted.set()
         if not self.known:
             self._drop_received()
             self._early = memoryview(b"")

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from msgspec.structs import replace
+
 from troth.crypto import Digest, Identity, PeerId, Slot, signed_bytes, tagged_hash
 from troth.protocol.core.channel import Blame
 from troth.protocol.wire.frames import Agreement as Frame
@@ -75,10 +77,6 @@ def proves(
         and certificate.views.keys() == members - unsigned
         and all(tools.verify(PeerId(peer), signed, signature) for peer, signature in certificate.views.items())
     )
-
-
-def with_chain(certificate: Certificate, chain: Mapping[bytes, bytes]) -> Certificate:
-    return Certificate(certificate.values, certificate.views, dict(chain), certificate.gone, certificate.broken_off)
 
 
 def _bytes(tag: str, slot: Slot, *parts: bytes) -> bytes:
@@ -355,7 +353,7 @@ class Announcement:
 
     def _hold(self, certificate: Certificate, now: float) -> None:
         mine = self._identity.sign(chain_bytes(self._slot, b"", certificate.values))
-        self._certificate = with_chain(certificate, {**certificate.chain, self._me: mine})
+        self._certificate = replace(certificate, chain={**certificate.chain, self._me: mine})
         self._out.append(self._certificate)
         self._count_certificate(self._me, mine, now)
         said = {peer: next(iter(self._direct[peer].values())) for peer in self._members if peer in self._in_time}
@@ -378,7 +376,7 @@ class Announcement:
             return
         signers = self._signers(b"", certificate.values, certificate.chain)
         if self._slow_since is None or len(signers) >= self._round_now:
-            self._hold(with_chain(certificate, signers), now)  # to all, with one more signature
+            self._hold(replace(certificate, chain=signers), now)  # to all, with one more signature
 
     def _proves(self, certificate: Certificate) -> bool:
         return proves(self._slot, frozenset(self._members), certificate, self._tools, self._quorum)
@@ -389,7 +387,7 @@ class Announcement:
             return None
         others = {bytes(peer): signature for peer, signature in self._certifiers.items() if signature is not None}
         signers = self._signers(b"", self._certificate.values, {**others, **self._certificate.chain})
-        return with_chain(self._certificate, signers) if len(signers) >= voices else None
+        return replace(self._certificate, chain=signers) if len(signers) >= voices else None
 
     # Rounds
 

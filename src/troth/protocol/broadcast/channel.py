@@ -10,10 +10,10 @@ from typing import Any, TypeVar, cast
 
 from troth.crypto import Digest, Identity, PeerId, Slot
 from troth.protocol.broadcast.announcement import Announcement
-from troth.protocol.broadcast.announcer import Announcer
+from troth.protocol.broadcast.announcer import Announcer, StreamPosition
 from troth.protocol.broadcast.exchange import EarlyFrameBuffer, MemoryQuota, PartExchange
 from troth.protocol.broadcast.link import Outlet, PacketLink, SignedSlots
-from troth.protocol.broadcast.observed import ObservedAnnouncement, StreamPosition
+from troth.protocol.broadcast.observed import ObservedAnnouncement
 from troth.protocol.broadcast.serving import Asked, CatchUpServer, Doorkeeper
 from troth.protocol.broadcast.timeouts import Pacing, Timeouts
 from troth.protocol.core.channel import (

@@ -8,11 +8,13 @@ from hashlib import sha256
 from random import Random
 from typing import TYPE_CHECKING, cast
 
+from msgspec.structs import replace
+
 from tests.protocol.broadcast.announcement.openings import Openings
 from tests.protocol.broadcast.announcement.second_view_lies import SecondViewLies, Signed
 from tests.protocol.broadcast.announcement.setting import DELTA, INSTANT, SLOT, Key, sealed
 from troth.crypto import PeerId, blob_digest
-from troth.protocol.broadcast.announcement import chain_bytes, view_bytes, with_chain
+from troth.protocol.broadcast.announcement import chain_bytes, view_bytes
 from troth.protocol.wire.frames import Agreement as Frame
 from troth.protocol.wire.frames import Certificate, Chained, View
 from troth.protocol.wire.messages import MOST_MEMBERS
@@ -244,7 +246,7 @@ class Adversary:
             item = (frame.originator, blob_digest(frame.envelope.payload))
             passed = Chained(frame.originator, frame.envelope, {**frame.chain, **self.collected.chain(*item, 2)})
         elif isinstance(frame, Certificate):
-            passed = with_chain(frame, {**frame.chain, **self.collected.chain(b"", frame.values, 2)})
+            passed = replace(frame, chain={**frame.chain, **self.collected.chain(b"", frame.values, 2)})
         for member in self.some():
             when = world.now + draw.random() * 3
             if member.in_rounds and draw.random() < 0.5:
