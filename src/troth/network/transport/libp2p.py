@@ -38,7 +38,6 @@ from troth.network.transport.libp2p_node import (
     PROTOCOL,
     Libp2pNode,
     NodeSetup,
-    check_relays,
     dial_multiaddr,
     entrances_of,
     listen_multiaddr,
@@ -216,7 +215,7 @@ class Libp2pTransport:
         while True:
             node = self._now_running()
             await node.publish()
-            await check_relays(options.relays, node.daemon, node.control, self._limits)
+            await node.check_relays()
             published = node.published
             good = [one for one in published if not options.relays or "/p2p-circuit" in one]
             if good or not (options.relays or options.listen):

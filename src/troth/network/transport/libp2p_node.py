@@ -14,7 +14,7 @@ from typing import Any
 from troth.crypto.identity import Identity, PeerId
 from troth.errors import OperatorError
 from troth.network.transport.addresses import split_address
-from troth.network.transport.base import ListenError, LocalPeer, TransportLimits, UnreachableError
+from troth.network.transport.base import ListenError, LocalPeer, UnreachableError
 from troth.network.transport.libp2p_addresses import (
     LASTS_S,
     Hivemind,
@@ -119,6 +119,26 @@ class Libp2pNode:
             return None
         return float(answer.dht_time) or None
 
+    @property
+    def taken_by(self) -> list[str]:
+        """The relays that have taken us."""
+        return [relay for relay in self.setup.relays if relay.rpartition("/")[2] in self.daemon.relays]
+
+    async def check_relays(self) -> None:
+        """Raises ListenError if a relay passes on so little that it serves for an introduction only."""
+        limits = self.setup.local.limits
+        for relay in self.taken_by:
+            name = id_of_name(relay.rpartition("/")[2])
+            most = None
+            with suppress(TimeoutError, OSError, EOFError, DaemonError):  # then its limit stays unknown
+                async with asyncio.timeout(limits.handshake_s):
+                    most = await self.control.relay_limit(name, limits.handshake_s)
+            if most and most < limits.most_bulk_bytes + limits.most_control_bytes:
+                raise ListenError(
+                    f"the relay {relay} passes on only {most} bytes for each connection, which is less than one message: "
+                    "use a peer of this run that serves as a relay"
+                )
+
     async def own_addresses(self) -> list[str]:
         return await own_addresses(self.setup.hivemind, self.control)
 
@@ -134,7 +154,7 @@ class Libp2pNode:
     async def publish(self) -> None:
         """Publish our addresses, when they change and before the record ends, if we are of those whose records are kept."""
         setup = self.setup
-        through_relays = circuits(setup.relays, self.daemon)
+        through_relays = [f"{relay}/p2p-circuit" for relay in self.taken_by]
         addresses = worth_telling([*through_relays, *await self.own_addresses()])
         if addresses == self.published and time.monotonic() < self._publish_at:
             return
@@ -281,31 +301,6 @@ async def own_addresses(hivemind: Hivemind, control: Control) -> list[str]:
 
 
 # Relays: peers that nobody can dial are reached through them. Most relays of the world pass on too little to train with.
-
-
-def relay_name(address: str) -> str:
-    """The name at the end of a relay's address."""
-    return address.rpartition("/")[2]
-
-
-def circuits(relays: Sequence[str], daemon: Daemon) -> list[str]:
-    """Our addresses through the relays that have taken us."""
-    return [f"{relay}/p2p-circuit" for relay in relays if relay_name(relay) in daemon.relays]
-
-
-async def check_relays(relays: Sequence[str], daemon: Daemon, control: Control, limits: TransportLimits) -> None:
-    """Raises ListenError if a relay passes on so little that it serves for an introduction only."""
-    for relay in relays:
-        if (name := relay_name(relay)) in daemon.relays:
-            most = None
-            with suppress(TimeoutError, OSError, EOFError, DaemonError):  # then its limit stays unknown
-                async with asyncio.timeout(limits.handshake_s):
-                    most = await control.relay_limit(id_of_name(name), limits.handshake_s)
-            if most and most < limits.most_bulk_bytes + limits.most_control_bytes:
-                raise ListenError(
-                    f"the relay {relay} passes on only {most} bytes for each connection, which is less than one message: "
-                    "use a peer of this run that serves as a relay"
-                )
 
 
 async def start_daemon(hivemind: Hivemind, identity: Identity, options: DaemonOptions) -> Daemon:
