@@ -6,11 +6,7 @@ from collections.abc import Iterable
 from troth.crypto import PeerId, Slot
 from troth.protocol.broadcast.announcement import Decision, Seen, Timing, chain_bytes, proves, rounds, values_digest
 from troth.protocol.core.channel import Blame
-from troth.protocol.wire.frames import (
-    Agreement,
-    Certificate,
-    Decided,
-)
+from troth.protocol.wire.frames import Agreement, Certificate, Decided
 from troth.protocol.wire.primitives import Primitives
 
 _MOST_CERTIFICATES = 4  # of one sender: its own, and those with signatures that it collected
