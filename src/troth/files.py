@@ -8,13 +8,14 @@ import fcntl
 import json
 import os
 import re
+import stat
 import tomllib
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from troth.errors import OperatorError
 
@@ -47,6 +48,19 @@ def write_by(path: Path, write: Callable[[Path], object], beside: str = ".partia
         os.fsync(file.fileno())
     partial.replace(path)
     sync_folder(path.parent)
+
+
+def open_regular(path: Path | str, *, folder: int | None = None) -> BinaryIO | None:
+    """A file where others may write too: links are not followed, a pipe is not waited for, nothing but a file is opened. None if
+    that is not possible. `folder`: handle of the one that a relative path begins in."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb", buffering=0)
+    os.close(handle)
+    return None
 
 
 def read_into(file: FileIO, buffer: memoryview) -> bool:

@@ -239,10 +239,10 @@ def test_a_pipe_that_is_put_there_in_the_last_moment(tmp_path: Path, monkeypatch
     write(tmp_path, began())
     open_file = os.open
 
-    def swapped(path: Path, *more: int) -> int:
+    def swapped(path: Path, flags: int, *, dir_fd: int | None) -> int:
         os.unlink(path)
         os.mkfifo(path)
-        return open_file(path, *more)
+        return open_file(path, flags, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "open", swapped)
     assert not EventTail(tmp_path).refresh()

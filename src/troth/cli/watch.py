@@ -129,7 +129,6 @@ def key_within(seconds: float, question: str) -> str | None:
 
 # `--page` of the commands that make a run.
 
-
 Page = Annotated[
     bool,
     typer.Option("--page", help="Show the run on a web page of this machine, as 'troth watch' does, while it lasts."),
@@ -198,7 +197,6 @@ def stay_up(address: str) -> None:
 
 
 # `troth report`: a run in one file, to send to others.
-
 
 REPORT = "report.html"
 
@@ -315,7 +313,6 @@ def _as_json(one: "Health") -> str:
 
 
 # Which folder a command means that was given a folder or a manifest.
-
 
 RUNS = Path("runs")
 _MOST_NAMED = 5

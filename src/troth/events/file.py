@@ -1,7 +1,6 @@
 """Events on disk: `events.jsonl`, which only grows, and `status.json`, which holds the present."""
 
 import os
-import stat
 import threading
 from contextlib import suppress
 from io import BytesIO
@@ -11,6 +10,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from troth.events.kinds import Event, Status, Stepped
+from troth.files import open_regular
 
 EVENTS, STATUS = "events.jsonl", "status.json"
 UNDER_WAY = "events.partial.jsonl"  # of a simulation that has not ended: only then it takes the place of the last one's
@@ -76,16 +76,8 @@ def stream_in(folder: Path) -> Path:
 
 
 def open_stream(folder: Path) -> BinaryIO | None:
-    """The newest stream of a folder; None if there is none. Links are not followed, and a pipe is not waited for: others may
-    write into the folder."""
-    try:
-        handle = os.open(stream_in(folder), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    if stat.S_ISREG(os.fstat(handle).st_mode):
-        return os.fdopen(handle, "rb", buffering=0)
-    os.close(handle)
-    return None
+    """The newest stream of a folder; None if there is none, or no ordinary file."""
+    return open_regular(stream_in(folder))
 
 
 def first_line(file: BinaryIO) -> bytes:

@@ -117,7 +117,6 @@ def _metric(name: str, value: float) -> str:
 
 # Trials as stories: what was claimed, what was recomputed, how it ended, in plain sentences.
 
-
 _CLAIMS = {
     "gradient": "{target} committed to a gradient in step {step}. It has to follow from a public seed.",
     "deviation": "{target} committed to a gradient in step {step}. It has to follow from a public seed, but for "

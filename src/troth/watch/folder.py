@@ -2,15 +2,17 @@
 
 import os
 import re
-import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
 from troth.events.file import MOST_STATUS, STATUS, EventError, decode_status
 from troth.events.kinds import Began, Status
+from troth.files import open_regular
 
 MOST_EVIDENCE = 64 << 20  # bytes of a file that is handed out
 EVIDENCE_NAME = re.compile(r"ban-step[0-9]+-[A-Za-z0-9._-]{1,40}\.json")
@@ -45,7 +47,7 @@ class RunFolder:
         if EVIDENCE_NAME.fullmatch(name) is None:
             return None
         for folder in (self.path, *self.peers()):
-            file = _open_regular(folder / "evidence", name, MOST_EVIDENCE)
+            file = _open_in(folder / "evidence", name, MOST_EVIDENCE)
             if file is not None:
                 return file
         return None
@@ -62,14 +64,9 @@ class RunFolder:
 
 def read_status(path: Path) -> Status | None:
     """None if there is none, or none that can be read."""
-    file = _open_regular(path.parent, path.name, MOST_STATUS)
-    if file is None:
-        return None
-    with file:
-        try:
-            return decode_status(file.read(MOST_STATUS + 1))
-        except (EventError, OSError):
-            return None
+    with suppress(EventError, OSError), _open_in(path.parent, path.name, MOST_STATUS) or BytesIO() as file:
+        return decode_status(file.read(MOST_STATUS + 1))
+    return None
 
 
 def _witnesses(began: Began | None) -> list[str]:
@@ -80,21 +77,17 @@ def _witnesses(began: Began | None) -> list[str]:
     return [name for name in names if _PEER.fullmatch(name)]
 
 
-def _open_regular(folder: Path, name: str, most: int) -> BinaryIO | None:
-    """Open a file of a folder. Links are not followed: whoever may write there could point them at any file of this user's."""
+def _open_in(folder: Path, name: str, most: int) -> BinaryIO | None:
+    """A file of a folder. The folder must not be a link either: its owner could point it at any files of this user's."""
     try:
         place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        # Not blocking: a pipe of that name would never be opened.
-        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place)
-    except OSError:
-        return None
+        file = open_regular(name, folder=place)
     finally:
         os.close(place)
-    found = os.fstat(handle)
-    if stat.S_ISREG(found.st_mode) and found.st_size <= most:
-        return os.fdopen(handle, "rb")
-    os.close(handle)
+    if file is None or os.fstat(file.fileno()).st_size <= most:
+        return file
+    file.close()
     return None

@@ -141,7 +141,6 @@ class Connection(H11Protocol):
 # Site`). A site whose own name suddenly means 127.0.0.1 (DNS rebinding): the request names that host. Another machine, where
 # the page is served beyond this one: it needs the token.
 
-
 MOST_HEAD = 16 << 10  # bytes of a request
 MOST_HEADERS = 64
 
@@ -266,7 +265,6 @@ def _ticket(token: str) -> str:
 
 
 # The page's own files, read once: a table from paths to contents, so that no path of a request ever meets the disk.
-
 
 PAGE = Path(__file__).parent / "page"
 _TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".txt": "text/plain"}

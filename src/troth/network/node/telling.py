@@ -1,6 +1,7 @@
-"""Everything that a peer tells, from one stream of events: people on the screen and in the log, programs, files.
+"""Everything that a peer tells, as one stream of events: to people on the screen and in the log, to programs, into files.
 
-Its present is for people and programs that look now and then: `status.json`, rewritten every second.
+`Course` measures a step, `StepProgress` how steps follow each other; `Narrator` makes lines for people; `Teller` is the peer's
+voice, and rewrites its `status.json` every second for those who look now and then.
 """
 
 import os
@@ -49,15 +50,22 @@ from troth.protocol.core.state import Outcome
 from troth.protocol.wire.messages import Phase
 from troth.training.work import Training
 
-# The course of a step as one member sees it: when each announcement ended, and for whom it had to wait.
-
-
-_MOST = 64  # announcements of one step that are told: a step may have hundreds of attempts
+_MOST_PHASES = 64  # announcements of one step that are told: a step may have hundreds of attempts
+_STEPS = 20  # whose length counts
+_SOON_S = 10.0  # after which the same is said again before the first step: else it seems to hang …
+_FIRST_S = 120.0  # … for so long at most
+_AGAIN_S = 60.0  # after which something that has not changed is said again
+_SAMPLE_S = 0.1  # between two looks at the present
+_WRITE_S = 1.0
+_QUIET_S = 5.0  # without a step: then say for whom this peer waits
+_LONG = 2  # times the usual length of a step
 
 
 @dataclass
 class Course:
-    """One step after another. `sample` comes from another thread; what it leaves is read when an announcement ends."""
+    """One step after another as this member sees it: when each announcement ended, and for whom it had to wait.
+
+    `sample` comes from another thread; what it leaves is read when an announcement ends."""
 
     clock: Callable[[], float]
     silences: Counter[PeerId] = field(default_factory=Counter)  # announcements in which a member was not heard
@@ -89,7 +97,7 @@ class Course:
             for peer in last & spoke:
                 self.last[peer] += 1
                 self._waited_s[peer] += now - since
-        if len(self._phases) < _MOST:
+        if len(self._phases) < _MOST_PHASES:
             self._phases.append((slot, self._last_end, now, last))
         self._last_end = now
 
@@ -113,11 +121,8 @@ class Course:
         )
 
 
-# The first event of a run that has a manifest, whoever tells it.
-
-
 def beginning(manifest: Manifest, source: Source, liars: Iterable[PeerId] = ()) -> Began:
-    """What a watcher must know before the first step. `liars`: where that is known."""
+    """The first event of a run that has a manifest, whoever tells it. `liars`: where that is known."""
     founders = sorted(manifest.founders, key=lambda founder: _counted(founder.name))
     peers = known_peers((founder.key for founder in founders), manifest.name_of, liars)
     return msgspec.structs.replace(
@@ -133,16 +138,39 @@ def _counted(name: str) -> list[str | int]:
     return [int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", name)]
 
 
-# Events as lines for people: news at once, the state of the run now and then, and a pause once a minute.
+class StepProgress:
+    """How a run gets on: since when its model has not moved, how long a step usually takes, and how long is left.
 
+    Takes steps as they end, after those that were told before this peer came back. Times are Unix times."""
 
-_SOON_S = 10.0  # after which the same is said again before the first step: else it seems to hang …
-_FIRST_S = 120.0  # … for so long at most
-_AGAIN_S = 60.0  # after which something that has not changed is said again
+    def __init__(self, before: Iterable[Stepped] = ()) -> None:
+        self.moved_at = time.time()  # end of the last step that moved the model; of the beginning, if there is none
+        self._ends: deque[tuple[float, bool]] = deque(maxlen=_STEPS + 1)  # of steps, and whether they moved the model
+        for event in before:
+            self.stepped(event)
+
+    def stepped(self, event: Stepped) -> None:
+        if event.at is not None:
+            self._ends.append((event.at, event.moved))
+            if event.moved:
+                self.moved_at = event.at
+
+    @property
+    def usual_s(self) -> float | None:
+        """Time from update to update, pauses aside; None before there are two. The median: one long wait says nothing about
+        the next."""
+        gaps = [there - here for (here, _), (there, moved) in pairwise(self._ends) if moved and there >= here]
+        return median(gaps) if gaps else None
+
+    def left_s(self, updates: int) -> float | None:
+        """Estimated time for so many more updates."""
+        usual = self.usual_s
+        return None if usual is None else usual * updates
 
 
 class Narrator:
-    """Says lines through `say`; may be called from any thread."""
+    """Events as lines for people: news at once, the state of the run now and then, a pause once a minute. Says them through
+    `say`; may be called from any thread."""
 
     def __init__(
         self,
@@ -208,57 +236,15 @@ class Narrator:
         return True
 
 
-# How a run gets on: since when its model has not moved, how long a step usually takes, and how long is left.
-
-
-_STEPS = 20  # that count
-
-
-class StepProgress:
-    """Takes steps as they end, after those that were told before this peer came back. Times are Unix times."""
-
-    def __init__(self, before: Iterable[Stepped] = ()) -> None:
-        self.moved_at = time.time()  # end of the last step that moved the model; of the beginning, if there is none
-        self._ends: deque[tuple[float, bool]] = deque(maxlen=_STEPS + 1)  # of steps, and whether they moved the model
-        for event in before:
-            self.stepped(event)
-
-    def stepped(self, event: Stepped) -> None:
-        if event.at is not None:
-            self._ends.append((event.at, event.moved))
-            if event.moved:
-                self.moved_at = event.at
-
-    @property
-    def usual_s(self) -> float | None:
-        """Time from update to update, pauses aside; None before there are two. The median: one long wait says nothing about
-        the next."""
-        gaps = [there - here for (here, _), (there, moved) in pairwise(self._ends) if moved and there >= here]
-        return median(gaps) if gaps else None
-
-    def left_s(self, updates: int) -> float | None:
-        """Estimated time for so many more updates."""
-        usual = self.usual_s
-        return None if usual is None else usual * updates
-
-
-# Those who listen to a peer: a terminal, the parent process of a swarm, a program, a test.
-
-
 class EventSink(Protocol):
-    """Takes events, in the peer's thread; notes from any thread."""
+    """A listener: a terminal, the parent process of a swarm, a program, a test. Takes events in the peer's thread, and notes in
+    any."""
 
     def stepped(self, event: Stepped, record: StepRecord) -> None:
         """A step has ended, with this record."""
 
     def note(self, text: str) -> None:
         """One line for people."""
-
-
-_SAMPLE_S = 0.1  # between two looks at the present
-_WRITE_S = 1.0
-_QUIET_S = 5.0  # without a step: then say for whom this peer waits
-_LONG = 2  # times the usual length of a step
 
 
 class TellerError(OperatorError):
@@ -281,7 +267,7 @@ class Eyes:
     traffic: Callable[[], Traffic]
     links: Callable[
         [Callable[[PeerId], str], Course], tuple[Link, ...]
-    ]  # with names, and how often each was waited for
+    ]  # given names, and how often each was waited for
     place: Callable[[], tuple[Slot, frozenset[PeerId]] | None]  # slot that it is in, and who has not spoken in it
     waits_for: Callable[[], str | None]  # why nothing happens, in words
 
