@@ -1,4 +1,5 @@
-"""One certified record: its one form as text, and what it has to be whoever reads it (SPEC U2)."""
+"""A run's history, as everybody reads it who does not take part: one certified record, lines of a journal, and the records that
+follow from a state that the reader knows (SPEC U2, E5, B2)."""
 
 import json
 import re
@@ -36,6 +37,9 @@ class Flaw:
     """The reason why something is no part of a history."""
 
     reason: str
+
+
+# One certified record: its one form as text, and what it has to be whoever reads it (SPEC U2).
 
 
 class SignedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -364,9 +368,7 @@ class HistoryEnd(NamedTuple):
         return f"its {wrong[0]} does not continue the records before it" if wrong else None
 
 
-_Way = list[
-    tuple[CertifiedRecord, StepRecord, HistoryEnd]
-]  # records that were followed, each with the place that it led to
+_Way = list[tuple[CertifiedRecord, StepRecord, HistoryEnd]]  # records that were followed, each with where it led to
 
 
 class FollowedBefore(Generic[T]):
@@ -443,9 +445,8 @@ def follow_changes(run: Run, changes: Iterable[CertifiedRecord], tools: Primitiv
 def names_state(run: Run, record: StepRecord) -> bool:
     """Tell whether a record names the state after it as it has to: by content, or chained (SPEC U5)."""
     every, returned = run.parameters.content_every, bool(record.returned or record.admitted)
-    if record.content != (
-        record.closing or names_content(every, record.step, updated=record.updated, returned=returned)
-    ):
+    has_to = record.closing or names_content(every, record.step, updated=record.updated, returned=returned)
+    if record.content != has_to:
         return False
     before, aggregates = Digest(record.state_before), Digest(record.aggregates)
     return record.content or record.state_after == chained_state(before, aggregates, record.factor, record.updates)

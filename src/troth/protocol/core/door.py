@@ -30,9 +30,7 @@ from troth.protocol.wire.primitives import Primitives
 _TICKET: Final = "troth/ticket/1"
 AUDITS: Final = 6  # of a candidate's gradients by honest members, in expectation, while it is on probation (SPEC J6)
 _LOTTERIES = 8  # within one probation
-_LEAST_BETWEEN = (
-    2  # steps from one lottery to the next: a record is certified, and strangers know its draw, in the step after it
-)
+_LEAST_BETWEEN = 2  # steps between lotteries: a record is certified, and strangers know its draw, in the step after it
 # An empty slot keeps somebody out: a candidate gets time to fetch the model, and no more (SPEC J5).
 _LEAST_TO_BEGIN = 32  # steps; two contents of a large model are named within them (SPEC U5)
 _TO_BEGIN = 4  # or a share of the probation
@@ -57,10 +55,11 @@ class Door:
 
     @classmethod
     def founding(cls, run: Run) -> "Door":
-        parameters, seed = run.parameters, tagged_hash("troth/door/first/1", run.id)
-        return (
-            cls(parameters.probation, parameters.slots, parameters.ticket_bits, seed) if parameters.probation else cls()
-        )
+        parameters = run.parameters
+        if not parameters.probation:
+            return cls()
+        seed = tagged_hash("troth/door/first/1", run.id)
+        return cls(parameters.probation, parameters.slots, parameters.ticket_bits, seed)
 
     @property
     def keys(self) -> frozenset[PeerId]:

@@ -31,6 +31,7 @@ from troth.protocol.wire.primitives import Primitives
 MOST_OWED = 3  # times that an audit is dealt again (SPEC R7)
 Attempt = Annotated[int, msgspec.Meta(ge=0, lt=ATTEMPTS_PER_MEMBER * MOST_MEMBERS)]
 Pairs = Annotated[tuple[tuple[Bytes32, Bytes32], ...], msgspec.Meta(max_length=32 * MOST_MEMBERS)]
+_OF_CANDIDATES = msgspec.Meta(max_length=MOST_CANDIDATES)
 
 
 class Judgement(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -135,13 +136,9 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     closing: bool = False  # the run's last: nobody contributed, everyone audited (SPEC U4)
     undone: bool = False  # the closing record of a run whose last update was taken back
     aggregates: Bytes32 = NO_BASIS  # digest of the aggregates' digests
-    candidates: Annotated[
-        tuple[Candidate, ...], msgspec.Meta(max_length=MOST_CANDIDATES)
-    ] = ()  # after this step (SPEC J5)
-    probed: Annotated[
-        tuple[tuple[Bytes32, Bytes32], ...], msgspec.Meta(max_length=MOST_CANDIDATES)
-    ] = ()  # keys and roots
-    admitted: Annotated[tuple[Newcomer, ...], msgspec.Meta(max_length=MOST_CANDIDATES)] = ()  # members after this step
+    candidates: Annotated[tuple[Candidate, ...], _OF_CANDIDATES] = ()  # after this step (SPEC J5)
+    probed: Annotated[tuple[tuple[Bytes32, Bytes32], ...], _OF_CANDIDATES] = ()  # keys and roots
+    admitted: Annotated[tuple[Newcomer, ...], _OF_CANDIDATES] = ()  # members after this step
     standing: Bytes32 = NO_BASIS  # digest of all that members have in common after this step but the model (SPEC J8)
     content: bool = True  # `state_after` is the digest of model and optimizer themselves; else it is chained (SPEC U5)
     rekeyed: Annotated[tuple[Rekeyed, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()  # in the order of keys
@@ -225,9 +222,8 @@ def names_content(content_every: int, step: int, *, updated: bool, returned: boo
 
 def chained_state(before: Digest, aggregates: Digest, factor: float, updates: int) -> Digest:
     """Digest of a state by everything that its last update depends on (SPEC U5). Optimizer and rates are the run's."""
-    return tagged_hash(
-        "troth/state/chained/1", before, aggregates, struct.pack(">d", factor), updates.to_bytes(8, "big")
-    )
+    update = struct.pack(">d", factor), updates.to_bytes(8, "big")
+    return tagged_hash("troth/state/chained/1", before, aggregates, *update)
 
 
 def aggregates_digest(centers: Iterable[Digest]) -> Digest:

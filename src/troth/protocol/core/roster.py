@@ -173,9 +173,7 @@ class Roster:
     addresses: tuple[tuple[PeerId, str], ...] = ()  # of members that were strangers
     record_keys: tuple[RecordKey, ...] = ()  # of members and absent peers, in their order
     changed: int = -1  # step of the last record that changed members or keys; −1: none
-    disputable: tuple[
-        PeerId, ...
-    ] = ()  # of the banned, those whose ban rests on judgement: such bans leave L as it was
+    disputable: tuple[PeerId, ...] = ()  # banned by judgement: such bans leave L as it was
     still: int = 0  # steps in a row without an update
     idle: int = 0  # of these, those since more members were there than ever in that time (SPEC G3)
     most_idle: int = 0  # members, at most, in that time

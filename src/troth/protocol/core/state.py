@@ -219,9 +219,7 @@ class Outcome(Generic[T]):
     audited: tuple[AuditDuty, ...]  # audits that this peer did
     observed: bool = False  # this peer observed, and took no part
     disclosed: tuple[Disclosure, ...] = ()  # proofs of bans over parts
-    closing: Mapping[PeerId, Signature] = field(
-        default_factory=dict
-    )  # signatures under this record, if it ends the run
+    closing: Mapping[PeerId, Signature] = field(default_factory=dict)  # under this record, if it ends the run
 
 
 # Rejoin requests (SPEC B3): signed by the absent peer, listed in Commits, granted by the record.
@@ -270,10 +268,9 @@ def right_requests(
 def returning(commits: Mapping[PeerId, Announced], roster: Roster, step: int) -> tuple[Returned, ...]:
     """Peers that may come back and are listed by anyone: a request proves itself, and silence keeps nobody out (SPEC B3). Of
     those that came in by the door, only as many as may be admitted, the longest away first (SPEC J7)."""
-    listed = {
-        Returned(rejoin.member, rejoin.key) for said in commits.values() for rejoin in said_as(said, Commit).rejoins
-    }
-    may = sorted((back for back in listed if roster.may_return(back, step)), key=lambda back: (back.member, back.key))
+    listed = [rejoin for said in commits.values() for rejoin in said_as(said, Commit).rejoins]
+    backs = {Returned(rejoin.member, rejoin.key) for rejoin in listed}
+    may = sorted((back for back in backs if roster.may_return(back, step)), key=lambda back: (back.member, back.key))
     once = {PeerId(back.member): back for back in reversed(may)}
     by_the_door = sorted(once.keys() & roster.came_in, key=lambda member: (roster.absent_since(member), member))
     late = by_the_door[roster.door.most_admitted(len(roster.members)) :]

@@ -51,35 +51,25 @@ class Voices(Generic[T]):
         self.first = None
 
 
+@dataclass(eq=False)
 class CatchUp(Generic[T]):
     """One attempt to catch up, over one channel."""
 
-    def __init__(
-        self,
-        peer: Peer[T],
-        requests: Requests,
-        ledger: Ledger[T],
-        observers: Observers[T],
-        channel: BroadcastChannel,
-        restart: Restart[T],
-        downloads: Downloads[T],
-        patience: float,
-    ) -> None:
-        self._peer = peer
-        self._requests = requests
-        self._ledger = ledger
-        self._observers = observers
-        self._channel = channel
-        self._restart = restart
-        self._patience = patience  # seconds to wait for missing members before a restart
-        self._downloads = downloads
-        self._voices: Voices[T] = Voices()
-        self._models = Models(peer, ledger, channel, downloads, self._hear_meanwhile)
-        self._meanwhile: dict[
-            PeerId, SyncShown
-        ] = {}  # last records that members showed during a download; not checked yet
-        self._asked = ledger.state.step  # step of the others, as far as known, when this peer last asked to observe
-        self._first = 0  # the first step whose frames are kept for this peer
+    _peer: Peer[T]
+    _requests: Requests
+    _ledger: Ledger[T]
+    _observers: Observers[T]
+    _channel: BroadcastChannel
+    _restart: Restart[T]
+    _downloads: Downloads[T]
+    _patience: float  # seconds to wait for missing members before a restart
+    _voices: Voices[T] = field(default_factory=Voices)
+    _meanwhile: dict[PeerId, SyncShown] = field(default_factory=dict)  # shown during a download; not checked yet
+    _first: int = 0  # the first step whose frames are kept for this peer
+
+    def __post_init__(self) -> None:
+        self._models = Models(self._peer, self._ledger, self._channel, self._downloads, self._hear_meanwhile)
+        self._asked = self._ledger.state.step  # step of the others, as far as known, when it last asked to observe
 
     async def run(self) -> bool:
         """Ask everyone for records, and adopt the longest history. True if the run restarts instead: nobody is in a step, and
@@ -156,8 +146,7 @@ class CatchUp(Generic[T]):
     def _records(self, best: Shown[T]) -> list[StepRecord]:
         """Records up to the end of this history, without a gap: with those before this peer's own state, if its model, or one
         that it has begun to fetch, is of an earlier step."""
-        certified = () if self._ledger.lacks is None and not self._downloads.models else self._ledger.certified
-        own = [record for signed in certified if (record := record_of(signed)) is not None]
+        own = [] if self._ledger.lacks is None and not self._downloads.models else self._ledger.records
         return [*(record for record in own if record.step < best.known.step), *best.followed.records]
 
     def _observe_from(self, step: int) -> None:
@@ -221,8 +210,7 @@ class CatchUp(Generic[T]):
         ledger = self._ledger
         if ledger.lacks is None:
             return
-        records = [record for signed in ledger.certified if (record := record_of(signed)) is not None]
-        training = await self._models.reach(self._restart.waiting_at(ledger.state.step), ledger.lacks, records)
+        training = await self._models.reach(self._restart.waiting_at(ledger.state.step), ledger.lacks, ledger.records)
         if training is not None:
             ledger.complete(training)
             self._downloads.forget()

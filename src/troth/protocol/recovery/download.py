@@ -74,9 +74,7 @@ class _Donor:
     """A member that has shown the right index."""
 
     asked: dict[int, float] = field(default_factory=dict)  # chunks that it was asked for, and when
-    late: dict[int, float] = field(
-        default_factory=dict
-    )  # the same, too long ago: others are asked, but these count too
+    late: dict[int, float] = field(default_factory=dict)  # too long ago: others are asked, but these count too
     slower: float = 0.0  # seconds after which a chunk of its is late, if that is more than for others
     most: int = _CHUNKS_AT_ONCE
     rests_until: float = 0.0  # it said that it hands out no more for now, or it is late

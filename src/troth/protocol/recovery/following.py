@@ -221,15 +221,13 @@ class Following(Generic[T]):
         self._channel = channel
         self._invitation = invitation
         self._changes = Changes.founding(peer.run)
-        self._newest: dict[
-            int, tuple[Digest, bool]
-        ] = {}  # after the last change, by step; whether it is a change itself
+        # After the last change, by step; whether it is a change itself.
+        self._newest: dict[int, tuple[Digest, bool]] = {}
         self._asked: _Asked | None = None
         self._confirmed: float | None = None  # the time at which a quorum had
         self._answered: set[PeerId] = set()  # founders and members whose newest record is of this history
-        self._since: dict[
-            PeerId, int
-        ] = {}  # where they are asked from whose answers did not fit: first from the founders on
+        # Where they are asked from whose answers did not fit: first from the founders on.
+        self._since: dict[PeerId, int] = {}
 
     async def run(self) -> NewestRecord:
         """Follow until a quorum has confirmed the newest record and all others had time to show another history. Raises if one

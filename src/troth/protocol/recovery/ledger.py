@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from troth.crypto import Digest, PeerId, Signature
-from troth.protocol.core.records import StepRecord, encode_record
+from troth.protocol.core.records import StepRecord, decode_record, encode_record
 from troth.protocol.core.roster import Roster, moves_with
 from troth.protocol.core.run import CannotGoOnError, Run
 from troth.protocol.core.state import Outcome, Peer, State
@@ -95,6 +95,11 @@ class Ledger(Generic[T]):
     def certified(self) -> tuple[CertifiedRecord, ...]:
         """The last records that this peer holds, with their signatures."""
         return tuple(self._certified)
+
+    @property
+    def records(self) -> list[StepRecord]:
+        """These records, decoded."""
+        return [decode_record(signed.record) for signed in self._certified]
 
     @property
     def over(self) -> bool:

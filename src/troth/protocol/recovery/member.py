@@ -18,7 +18,6 @@ from troth.protocol.core.parts import commit_parts
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.run import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.state import Outcome, Peer, State
-from troth.protocol.history import record_of
 from troth.protocol.recovery.catch_up import CatchUp
 from troth.protocol.recovery.following import Following, Invitation
 from troth.protocol.recovery.ledger import Known, Ledger
@@ -175,32 +174,41 @@ class Member(Generic[T]):
         """Catch up, observe until this peer is a member again, under its own key or a successor key, and take part."""
         for _ in range(tries):
             self._ledger.step_back()
-            self._serving = None
-            channel = self._open_channel(successor)
-            outside = self._wrap(channel, successor)
-            self.peer = replace(self.peer, identity=successor, channel=outside, noticed=channel, observing=True)
+            channel = self._listen(successor)
             restarted = await self._catch_up(channel)
             if self.over:
                 return
             if successor.peer in self.state.roster.may_ask:
                 self._seat = successor  # it was admitted before, and missed it
             try:
-                if not restarted:
-                    async for outcome in self._observe(channel):
-                        yield outcome
-                channel.speak()
-                self.peer, self._seat = replace(self.peer, observing=False), successor
-                async for outcome in self.take_part(channel):
+                async for outcome in self._enter(channel, observes=not restarted):
                     yield outcome
                 return
             except (LeftOutError, StalledError, SignedBeforeError):
                 continue  # it missed something, and catches up again
         raise LeftOutError("this peer did not find its way back")
 
+    def _listen(self, key: Identity) -> BroadcastChannel:
+        """Open a channel under this key, and only listen on it."""
+        self._serving, channel = None, self._open_channel(key)
+        outside = self._wrap(channel, key)
+        self.peer = replace(self.peer, identity=key, channel=outside, noticed=channel, observing=True)
+        return channel
+
+    async def _enter(self, channel: BroadcastChannel, *, observes: bool) -> AsyncIterator[Outcome[T]]:
+        """Observe until this peer is a member, and take part from then on."""
+        if observes:
+            async for outcome in self._observe(channel):
+                yield outcome
+        channel.speak()
+        self.peer, self._seat = replace(self.peer, observing=False), self.peer.identity
+        async for outcome in self.take_part(channel):
+            yield outcome
+
     def _held_changes(self, since: int) -> Sequence[CertifiedRecord]:
         """Records that changed the members, as far as this peer holds them in memory."""
-        made = [(record_of(signed), signed) for signed in self._ledger.certified]
-        return [s for record, s in made if record is not None and record.changes_roster and record.step >= since]
+        held = zip(self._ledger.records, self._ledger.certified, strict=True)
+        return [signed for record, signed in held if record.changes_roster and record.step >= since]
 
     # The way in
 
@@ -219,9 +227,7 @@ class Member(Generic[T]):
         `LostFolderError` if it has a seat, and does not."""
         key = self.peer.identity
         for number in range(tries):
-            channel = self._open_channel(key)
-            outside = self._wrap(channel, key)
-            self.peer = replace(self.peer, channel=outside, noticed=channel, observing=True)
+            channel = self._listen(key)
             if not number:
                 await self._follow_from_the_founders(channel, invitation)
                 if self.has_seat and not remembers:
@@ -231,11 +237,7 @@ class Member(Generic[T]):
                 self._on_candidate(self.state, self.lacks)
             try:
                 await self._catch_up(channel)
-                async for outcome in self._observe(channel):
-                    yield outcome
-                channel.speak()
-                self.peer = replace(self.peer, observing=False)
-                async for outcome in self.take_part(channel):
+                async for outcome in self._enter(channel, observes=True):
                     yield outcome
                 return
             except (LeftOutError, StalledError, SignedBeforeError):

@@ -83,25 +83,23 @@ class _Way(Generic[T]):
     length: int  # bytes to fetch
 
 
+@dataclass(eq=False)
 class Models(Generic[T]):
     """Leads a peer to a model, in one attempt to catch up over one channel."""
 
-    def __init__(
-        self,
-        peer: Peer[T],
-        ledger: Ledger[T],
-        channel: BroadcastChannel,
-        downloads: Downloads[T],
-        hear: Callable[[PeerId, Answer], None],  # answers about something else
-    ) -> None:
-        self._peer = peer
-        self._ledger = ledger
-        self._channel = channel
-        self._downloads = downloads
-        self._hear = hear
-        self._useless: set[Digest] = set()  # models from which no way led on, and contents that nobody hands out
-        parameters = peer.run.parameters
-        self._most = most_kept(parameters.size, parameters.content_every)
+    _peer: Peer[T]
+    _ledger: Ledger[T]
+    _channel: BroadcastChannel
+    _downloads: Downloads[T]
+    _hear: Callable[[PeerId, Answer], None]  # answers about something else
+    # Models from which no way led on, and contents that nobody hands out.
+    _useless: set[Digest] = field(default_factory=set)
+
+    @property
+    def _most(self) -> int:
+        """Aggregates that members keep."""
+        parameters = self._peer.run.parameters
+        return most_kept(parameters.size, parameters.content_every)
 
     async def reach(self, backers: Sequence[PeerId], digest: Digest, records: Sequence[StepRecord]) -> T | None:
         """The model with this digest, to which these records lead, with the help of these members; None if that failed."""
@@ -229,9 +227,7 @@ def most_kept(size: int, content_every: int) -> int:
 
 
 def _in_memory(size: int, content_every: int) -> int:
-    least = (
-        _LEAST_KEPT if content_every == 1 else 0
-    )  # of a large model none: those of audit records, and on disk, have to do
+    least = _LEAST_KEPT if content_every == 1 else 0  # of a large model those of audit records, and on disk, have to do
     return max(least, min(_MOST_KEPT, _KEPT_BYTES // (4 * size)))
 
 

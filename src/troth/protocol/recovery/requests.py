@@ -93,24 +93,19 @@ class Tickets:
         return self._best[1] if has_work(self._run, door, self._best[1]) else None
 
 
+@dataclass(eq=False)
 class Knocking(Generic[T]):
     """One stay before the door, over one channel."""
 
-    def __init__(
-        self,
-        peer: Peer[T],
-        requests: Requests,
-        ledger: Ledger[T],
-        channel: BroadcastChannel,
-        address: str,
-        hashes: int,
-    ) -> None:
-        self._peer = peer
-        self._requests = requests
-        self._ledger = ledger
-        self._channel = channel
-        self._hashes = hashes
-        self._tickets = Tickets(peer.run.id, peer.identity, address)
+    _peer: Peer[T]
+    _requests: Requests
+    _ledger: Ledger[T]
+    _channel: BroadcastChannel
+    _address: str
+    _hashes: int
+
+    def __post_init__(self) -> None:
+        self._tickets = Tickets(self._peer.run.id, self._peer.identity, self._address)
 
     async def run(self) -> None:
         """Follow the records until this peer is a candidate, or a member already. Raises if the run will not have it."""

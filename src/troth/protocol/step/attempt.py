@@ -354,10 +354,8 @@ class Clipped:
 
     def holding(self, held: Mapping[int, Blob], tools: Primitives) -> "Clipped":
         """These, with the blobs that are here; joined as soon as all are."""
-        whole = (
-            tools.joined([held[part] for part in sorted(self.centers)]) if held.keys() >= self.centers.keys() else None
-        )
-        return replace(self, held=held, aggregate_D=whole)
+        parts, complete = sorted(self.centers), held.keys() >= self.centers.keys()
+        return replace(self, held=held, aggregate_D=tools.joined([held[part] for part in parts]) if complete else None)
 
     @property
     def norm(self) -> float:

@@ -19,7 +19,7 @@ from troth.protocol.wire.messages import Center, Clip, said_as
 T = TypeVar("T")
 
 
-class PossessionFact(Enum):
+class Possession(Enum):
     """Possession of a part or an aggregate."""
 
     BELIEVED = auto()  # an honest member holds it
@@ -27,12 +27,12 @@ class PossessionFact(Enum):
     UNDECIDED = auto()  # neither: liars could make it look either way
 
 
-def weigh(holders: int, voices: int, roster: Roster) -> PossessionFact:
+def weigh(holders: int, voices: int, roster: Roster) -> Possession:
     """Believe more than `L` holders; deny if a quorum lacks it (SPEC A3, N5). A majority of the voices would not do: where
     some members are gone, liars could be half of it."""
     if holders > roster.liars:
-        return PossessionFact.BELIEVED
-    return PossessionFact.DENIED if voices - holders >= roster.quorum else PossessionFact.UNDECIDED
+        return Possession.BELIEVED
+    return Possession.DENIED if voices - holders >= roster.quorum else Possession.UNDECIDED
 
 
 # Parts
@@ -61,14 +61,14 @@ def agreed_centers(attempt: Attempt[T], clips: Said) -> dict[int, Center]:
             lost = lost_deliveries(attempt, part, named[owner])
             facts = {d: weigh(len(witnesses[d]), len(clips), roster) for d in lost if d in witnesses}
             # It names contributors, not parts: one whose part it was handed may be named for another part.
-            unproven = {delivery for delivery in lost if facts.get(delivery) != PossessionFact.BELIEVED}
+            unproven = {delivery for delivery in lost if facts.get(delivery) != Possession.BELIEVED}
             if not unproven and attempt.roots.keys() & out & set(said[owner].missing):
                 continue
             if not unproven or roster.is_half(len(lost), len(spoke)):
                 # It lacks nothing but what it was handed, or so much that its own link must be bad.
                 out.add(owner)
             else:
-                denied = {delivery for delivery in unproven if facts.get(delivery) == PossessionFact.DENIED}
+                denied = {delivery for delivery in unproven if facts.get(delivery) == Possession.DENIED}
                 out |= {contributor for _, contributor in denied}  # asked to circulate its part, it sent it to too few
                 disputed |= unproven - denied
     if out or disputed:
@@ -137,10 +137,10 @@ def undecided_aggregates(attempt: Attempt[T], held: Mapping[PeerId, bytes], part
     """Parts whose aggregate is neither believed nor denied; the owner of a denied one is out (SPEC A3)."""
     holders = bits_of(list(held.values()), len(attempt.owners)).sum(axis=0)
     facts = {part: weigh(int(holders[part]), len(held), attempt.context.state.roster) for part in parts}
-    denied = {attempt.owners[part] for part, fact in facts.items() if fact == PossessionFact.DENIED}
+    denied = {attempt.owners[part] for part, fact in facts.items() if fact == Possession.DENIED}
     if denied:
         raise AttemptAborted(denied)
-    return [part for part, fact in facts.items() if fact == PossessionFact.UNDECIDED]
+    return [part for part, fact in facts.items() if fact == Possession.UNDECIDED]
 
 
 def lacking(attempt: Attempt[T], held: Mapping[PeerId, bytes]) -> dict[PeerId, set[PeerId]]:

@@ -95,9 +95,8 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
             attempt = attempt.again(aborted)  # [N1, N2, N4]
     del gradient_D, parts  # as large as the model that is made now
     following = following or NextModel(attempt, reduced.aggregate_D, reduced.norm)
-    ended = conclude(
-        attempt, reduced, reported, accuses, trials, link_disputes, following
-    )  # [R1, G2, U1–U3, K1, T5, B3]
+    # [R1, G2, U1–U3, K1, T5, B3]
+    ended = conclude(attempt, reduced, reported, accuses, trials, link_disputes, following)
     return replace(ended, closing=await sign_end(attempt, ended.state)) if ended.record.alarm else ended  # [G4]
 
 
@@ -146,9 +145,8 @@ def peers_probes(context: StepContext[T]) -> list[Probe]:
     """Commitments of candidates to list in Reveal: those that reached this peer, and are signed for this step (SPEC J5)."""
     door, slot, tools = context.state.roster.door, context.slot(Phase.COMMIT), context.peer.tools
     came = [probe for probe in context.peer.noticed.probes(context.state.step) if probe.key in door.keys]
-    return sorted((probe for probe in came if right_probe(slot, probe, tools)), key=lambda probe: probe.key)[
-        :MOST_CANDIDATES
-    ]
+    right = [probe for probe in came if right_probe(slot, probe, tools)]
+    return sorted(right, key=lambda probe: probe.key)[:MOST_CANDIDATES]
 
 
 def sign_last(context: StepContext[T]) -> Signature | None:
@@ -283,9 +281,8 @@ async def reveal(attempt: Attempt[T], clipped: Clipped, link_disputes: LinkDispu
     context, channel, parts = attempt.context, attempt.context.peer.channel, range(len(attempt.owners))
     message = Reveal(attempt.coins.a, bitmap([part in clipped.held for part in parts]), tuple(peers_probes(context)))
     reveals = await channel.announce(attempt.slot(Phase.REVEAL), message, attempt.view)
-    coins = attempt.right_coins(
-        "A", clipped.clips, {peer: said_as(said, Reveal).coin for peer, said in reveals.items()}
-    )
+    shown = {peer: said_as(said, Reveal).coin for peer, said in reveals.items()}
+    coins = attempt.right_coins("A", clipped.clips, shown)
     probes.hear(attempt.slot(Phase.COMMIT), [said_as(reveals[peer], Reveal).probes for peer in coins])  # [J5]
     attempt.expect(coins)  # [N1]
     held = {peer: said_as(reveals[peer], Reveal).held for peer in coins}

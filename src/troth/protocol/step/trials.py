@@ -234,10 +234,8 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
                     _voters(tally[other], GuiltySide.ACCUSER) for other in docket.brought if other.is_brought_by(charge)
                 )
                 against = _voters(voters, GuiltySide.ACCUSED).union(_voters(voters, GuiltySide.WITHHELD), *brought)
-                if charge.target in docket.silent:
-                    against |= _voters(
-                        voters, GuiltySide.ACCUSER
-                    )  # it covers nobody, so its jury says only what it saw
+                if charge.target in docket.silent:  # it covers nobody, so its jury says only what it saw
+                    against |= _voters(voters, GuiltySide.ACCUSER)
                 decided = GuiltySide.WITHHELD if len(against) >= roster.quorum else None
             about = charge.accuser, charge.target, charge.kind, charge.step, charge.part
             judgements.append(Judgement(*about, attempt, decided, charge.message, state))
@@ -272,10 +270,8 @@ class Trials:
         disclosed to some only; or it is none, and no quorum finds one (SPEC A7). An owner that accuses a reporter casts no doubt
         on its own aggregate: else it could disclose to half of the jury and make the model stand still (SPEC G2)."""
         doubted, empty = self._doubted.get(attempt, (frozenset(), frozenset()))
-        judged = (
-            j for j in self.judgements if j.attempt == attempt and j.kind == ChargeKind.AGGREGATE and j.part in doubted
-        )
-        return any(j.verdict is None or j.part in empty for j in judged)
+        judged = [j for j in self.judgements if j.attempt == attempt and j.kind == ChargeKind.AGGREGATE]
+        return any(j.verdict is None or j.part in empty for j in judged if j.part in doubted)
 
     def strike(self, silent: frozenset[PeerId]) -> None:
         """Strike members that did not open coin B, or had an attempt with open coins B repeated (SPEC N3)."""
@@ -324,11 +320,9 @@ class Trials:
             AuditDuty(PeerId(j.target), j.step) for j in self.judgements if j.kind in AUDIT_KINDS and j.verdict is None
         }
         done = {audit for auditor in self._auditors or () for audit in roles.audits.get(auditor, ())} - dismissed
-        dealt = {audit for audits in roles.audits.values() for audit in audits}
-        dealt |= {
-            AuditDuty(PeerId(owed.target), owed.step) for owed in due.owed
-        }  # some may have had no possible auditor
         before = {AuditDuty(PeerId(owed.target), owed.step): owed.times for owed in due.owed}
+        # Also those that were owed: some may have had no possible auditor.
+        dealt = {audit for audits in roles.audits.values() for audit in audits} | before.keys()
         gone = self.banned | set(self._roster.banned)
         times = dict.fromkeys(self._beside_liars(roles, due), 1)
         times |= {audit: before.get(audit, 0) + 1 for audit in dealt - done}
