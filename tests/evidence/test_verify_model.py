@@ -174,7 +174,7 @@ def test_a_record_that_does_not_close_the_run_proves_no_model(closed: ClosedRun)
         ({"closed": False}, "something else than its record"),
         ({"step": 20}, "something else than its record"),
         ({"state_digest": "00" * 32}, "another state"),
-        ({"state_digest": "00"}, "not a digest"),
+        ({"state_digest": "00"}, "not 32 bytes"),
         ({"run": "00" * 32}, "another run"),
         ({"format": "troth model 0"}, "unknown format"),
         ({"record": "ff"}, "no record"),

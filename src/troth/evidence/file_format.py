@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from troth.crypto import Digest, PeerId, Slot, valid_peer
+from troth.crypto import Digest, PeerId, Slot
 from troth.protocol.core.records import MOST_OWED
-from troth.protocol.history import SignedRecord, exact_bytes
+from troth.protocol.history import SignedRecord, exact_bytes, key_of
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Announced, Envelope, Malformed, Phase
 from troth.protocol.wire.primitives import Primitives
@@ -164,20 +164,6 @@ def expect(holds: bool, otherwise: str) -> None:
     """Raise `UnprovedError` with that reason unless the condition holds."""
     if not holds:
         raise UnprovedError(otherwise)
-
-
-def key_of(text: str) -> PeerId:
-    """Parse a public key; refuse bytes that are no valid one."""
-    key = exact_bytes(text)
-    expect(valid_peer(key), "not a valid key")
-    return PeerId(key)
-
-
-def digest_of(text: str) -> Digest:
-    """Parse a digest of 32 bytes."""
-    digest = exact_bytes(text)
-    expect(len(digest) == 32, "not a digest")
-    return Digest(digest)
 
 
 def open_signed(message: SignedMessage, slot: Slot, tools: Primitives) -> Announced:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from troth.crypto import Digest, PeerId, Slot
-from troth.evidence.file_format import Exhibit, SignedMessage, UnprovedError, digest_of, expect, key_of, open_signed
+from troth.evidence.file_format import Exhibit, SignedMessage, UnprovedError, expect, open_signed
 from troth.protocol.core.records import (
     Judgement,
     StepRecord,
@@ -18,6 +18,7 @@ from troth.protocol.core.records import (
     roots_basis,
 )
 from troth.protocol.core.run import Run
+from troth.protocol.history import digest_of, key_of
 from troth.protocol.wire.messages import (
     Accuse,
     Announced,

@@ -6,21 +6,22 @@ honest. A record that is left out although it removed or returned somebody is no
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeVar
 
 import msgspec
 
 from troth.crypto import Digest, PeerId
 from troth.errors import printable
-from troth.evidence.file_format import Founding, UnprovedError, expect, key_of
-from troth.protocol import history as follow
-from troth.protocol import history as record
+from troth.evidence.file_format import Founding, UnprovedError, expect
+from troth.protocol import history
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Parameters, Run, RunError
-from troth.protocol.history import SignedRecord, exact_bytes
+from troth.protocol.history import Flaw, SignedRecord, exact_bytes, key_of
 from troth.protocol.wire.messages import MOST_MEMBERS
 from troth.protocol.wire.primitives import Primitives
 
+R = TypeVar("R", Roster, StepRecord)
 Name = Callable[[PeerId], str]
 
 
@@ -37,9 +38,8 @@ def founding_of(run: Run) -> Founding:
 
 def founded_run(founding: Founding) -> Run:
     """The run that was founded like this; its id shows whether it is the one that the reader knows."""
-    expect(
-        len(founding.founders) <= MOST_MEMBERS, "more founders than a run can have"
-    )  # before their keys are looked at
+    # Before their keys are looked at.
+    expect(len(founding.founders) <= MOST_MEMBERS, "more founders than a run can have")
     expect(len(founding.record_keys) <= len(founding.founders), "more record keys than founders")
     try:
         return Run(
@@ -61,20 +61,20 @@ def known_run(founding: Founding, run: Digest | None) -> Run:
     return founded
 
 
-def follow_changes(run: Run, history: Sequence[SignedRecord], tools: Primitives) -> Roster:
+def follow_changes(run: Run, changes: Sequence[SignedRecord], tools: Primitives) -> Roster:
     """The roster after the records that changed it, from the founders on."""
-    roster = follow.follow_changes(run, [signed.certified() for signed in history], tools)
-    if isinstance(roster, record.Flaw):
-        raise UnprovedError(roster.reason)
-    return roster
+    return _flawless(history.follow_changes(run, [signed.certified() for signed in changes], tools))
 
 
 def open_record(run: Run, signed: SignedRecord, roster: Roster, tools: Primitives) -> StepRecord:
     """The record, if it follows on this roster and a quorum of it signed; every signature listed must fit."""
-    opened = record.open_record(run, signed.certified(), roster, tools)
-    if isinstance(opened, record.Flaw):
-        raise UnprovedError(opened.reason)
-    return opened
+    return _flawless(history.open_record(run, signed.certified(), roster, tools))
+
+
+def _flawless(found: R | Flaw) -> R:
+    if isinstance(found, Flaw):
+        raise UnprovedError(found.reason)
+    return found
 
 
 class _Names(msgspec.Struct):

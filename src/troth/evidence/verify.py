@@ -18,7 +18,6 @@ from troth.evidence.file_format import (
     envelope_of,
     expect,
     from_text,
-    key_of,
     open_signed,
     refusing,
 )
@@ -28,6 +27,7 @@ from troth.protocol.core.records import Judgement, StepRecord
 from troth.protocol.core.roles import AuditDuty, PendingAudits, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
+from troth.protocol.history import key_of
 from troth.protocol.step.trials import AUDIT_KINDS, convicts
 from troth.protocol.wire.messages import NO_BASIS, Accusation, Accuse, ChargeKind, Phase, Vote, said_as
 from troth.protocol.wire.primitives import Primitives

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from troth.crypto import Digest
 from troth.errors import OperatorError
-from troth.evidence.file_format import UnprovedError, digest_of, expect, refusing, to_text
+from troth.evidence.file_format import UnprovedError, expect, refusing, to_text
 from troth.evidence.model_file import FORMAT, ModelFile, from_text
 from troth.evidence.signed_records import Name, follow_changes, known_run, names_in, open_record
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import Run
-from troth.protocol.history import SignedRecord
+from troth.protocol.history import SignedRecord, digest_of
 from troth.protocol.wire.primitives import Primitives
 from troth.training.problem import Problem
 from troth.training.weights import same_tensors
@@ -49,6 +49,10 @@ class ModelProof:
     def state(self) -> Digest:
         return Digest(self.record.state_after)
 
+    def is_about(self, parameters_D: Tensor) -> bool:
+        """Whether these are the parameters of the signed state."""
+        return digest_of_tensors({**self.tensors, **tensor_digests(Training(parameters_D, {}))}) == self.state
+
     def sentence(self) -> str:
         """The claim about the run's end, without a full stop: more may follow."""
         beyond = " (a run beyond the guarantee)" if self.run.parameters.beyond_guarantee else ""
@@ -61,27 +65,19 @@ class ModelProof:
 
     def rests_on(self) -> str:
         """The assumption behind the claim, in plain words."""
-        return (
-            f"That rests on their signatures: it is so unless {self.roster.quorum} members of this run lied together."
-        )
+        lied = f"{self.roster.quorum} members of this run lied together"
+        return f"That rests on their signatures: it is so unless {lied}."
 
 
 def verify_model(text: str, run: Digest | None = None) -> ModelProof:
     """Return what the file proves of this run, or raise `UnprovedError`. Without a run given, it proves something about a run
     that may be invented: then the caller has to look at `ModelProof.run`."""
-    return _verified(text, run, closed=True)
-
-
-@refusing()
-def _verified(text: str, run: Digest | None, *, closed: bool) -> ModelProof:
-    file = from_text(text)
-    expect(file.format == FORMAT, "unknown format")
-    return _prove(file, known_run(file.founding, run), closed=closed)
+    return _proved(text, run, closed=True)
 
 
 def verify_state(text: str, run: Digest | None = None) -> ModelProof:
     """The same for a state on the way: members signed it, though its last steps may not be audited yet."""
-    return _verified(text, run, closed=False)
+    return _proved(text, run, closed=False)
 
 
 def proves_model(file: ModelFile) -> bool:
@@ -93,8 +89,11 @@ def proves_model(file: ModelFile) -> bool:
     return True
 
 
-def _prove(file: ModelFile, run: Run, *, closed: bool) -> ModelProof:
-    tools = Primitives()
+@refusing()
+def _proved(text: str, known: Digest | None, *, closed: bool) -> ModelProof:
+    file, tools = from_text(text), Primitives()
+    expect(file.format == FORMAT, "unknown format")
+    run = known_run(file.founding, known)
     expect(file.run == run.id.hex(), "the file names another run than its founders found")
     expect(bool(file.record), "no record was signed")
     roster = follow_changes(run, file.history, tools)
@@ -104,22 +103,18 @@ def _prove(file: ModelFile, run: Run, *, closed: bool) -> ModelProof:
         f"the run ended unclosed: the last record that enough members signed is that of step {record.step}, whose work nobody "
         "had audited yet",
     )
-    expect(
-        file.closed == record.closing and file.step == record.step + 1, "the file says something else than its record"
-    )
+    same = file.closed == record.closing and file.step == record.step + 1
+    expect(same, "the file says something else than its record")
     expect(digest_of(file.state_digest) == record.state_after, "the members signed another state than the file names")
     expect(all(name.isascii() and one.dtype.isascii() for name, one in file.tensors.items()), "odd names of tensors")
-    tensors = {
-        name: TensorDigest(one.dtype, tuple(one.shape), digest_of(one.digest)) for name, one in file.tensors.items()
-    }
+    listed = file.tensors.items()
+    tensors = {name: TensorDigest(one.dtype, tuple(one.shape), digest_of(one.digest)) for name, one in listed}
     return ModelProof(run, record, roster, len(file.signatures), tensors)
 
 
 def check_parameters(proof: ModelProof, training: Training) -> None:
     """Raise `UnprovedError` unless these are the parameters of the signed state. Its optimizer may be another one."""
-    ours = tensor_digests(Training(training.parameters_D, {}))
-    same = digest_of_tensors({**proof.tensors, **ours}) == proof.state
-    expect(same, "these are other parameters than those that the members signed")
+    expect(proof.is_about(training.parameters_D), "these are other parameters than those that the members signed")
 
 
 def check_weights(proof: ModelProof, problem: Problem, weights: Path) -> None:
@@ -130,9 +125,7 @@ def check_weights(proof: ModelProof, problem: Problem, weights: Path) -> None:
         flat_D = problem.flat_of(named)
     except OperatorError as error:
         raise UnprovedError(f"{weights.name}: {error}") from error
-    ours = tensor_digests(Training(flat_D, {}))
-    same = digest_of_tensors({**proof.tensors, **ours}) == proof.state
-    expect(same, f"{weights.name} holds other weights than those that the members signed")
+    expect(proof.is_about(flat_D), f"{weights.name} holds other weights than those that the members signed")
     try:
         module = problem.module(flat_D)
     except OperatorError as error:  # statistics of BatchNorm need the task's data

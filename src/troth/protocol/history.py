@@ -67,6 +67,26 @@ def exact_bytes(text: str) -> bytes:
     return raw
 
 
+def digest_of(text: str) -> Digest:
+    """Parse a digest; refuse anything but 32 bytes."""
+    return Digest(_exactly(32, text))
+
+
+def key_of(text: str) -> PeerId:
+    """Parse a public key; refuse bytes that are no valid one."""
+    key = exact_bytes(text)
+    if not valid_peer(key):
+        raise ValueError("not a valid key")
+    return PeerId(key)
+
+
+def _exactly(count: int, text: str) -> bytes:
+    raw = exact_bytes(text)
+    if len(raw) != count:
+        raise ValueError(f"not {count} bytes")
+    return raw
+
+
 def sign_off(record: StepRecord, signatures: Mapping[PeerId, Signature]) -> CertifiedRecord:
     """A record under these signatures."""
     signed = {bytes(peer): bytes(signature) for peer, signature in sorted(signatures.items())}
@@ -268,18 +288,18 @@ def decode(content: bytes) -> Entry:
 def _entry(line: _Begin | _Announced | _Record | _Signatures) -> Entry:
     match line:
         case _Begin():
-            return Begin(line.format, line.run, Digest(_exactly(32, line.after)))
+            return Begin(line.format, line.run, digest_of(line.after))
         case _Announced():
             step, attempt, phase, incarnation = line.slot
             if phase not in PHASES:
                 raise EntryError(f"nothing is announced in {phase.name}")
-            envelopes = {_key(peer): _envelope(phase, pair) for peer, pair in line.said.items()}
+            envelopes = {key_of(peer): _envelope(phase, pair) for peer, pair in line.said.items()}
             return Said(step, attempt, phase, incarnation, envelopes)
         case _Record():
             return Recorded(exact_bytes(line.record))
         case _Signatures():
-            signatures = {_key(peer): _exactly(64, one) for peer, one in line.signatures.items()}
-            return Signed(Digest(_exactly(32, line.of)), signatures)
+            signatures = {key_of(peer): _exactly(64, one) for peer, one in line.signatures.items()}
+            return Signed(digest_of(line.of), signatures)
 
 
 def _envelope(phase: Phase, pair: _Pair) -> Envelope:
@@ -289,20 +309,6 @@ def _envelope(phase: Phase, pair: _Pair) -> Envelope:
     if len(payload) > most_bytes(phase) or len(signature) != 64:
         raise EntryError("an envelope of the wrong size")
     return Envelope(payload, signature)
-
-
-def _exactly(count: int, text: str) -> bytes:
-    raw = exact_bytes(text)
-    if len(raw) != count:
-        raise EntryError(f"not {count} bytes")
-    return raw
-
-
-def _key(text: str) -> PeerId:
-    key = exact_bytes(text)
-    if not valid_peer(key):
-        raise EntryError("not a valid key")
-    return PeerId(key)
 
 
 # Certified records, followed from a state that this peer knows: one voice is enough, since nothing is believed (SPEC B2).
