@@ -118,12 +118,12 @@ def test_a_member_that_lacks_the_model_borrows_it() -> None:
     victim, lacked = peer_ids(1, 5)[3], []
 
     class Forgets(Member[T]):
-        def __init__(self, peer: Any, state: Any, opened: Any, **given: Any) -> None:
+        def __init__(self, peer: Any, state: Any, opened: Any, ends: Any = None, **given: Any) -> None:
             if given.get("certified") and peer.me == victim:
                 lacked.append(peer.work.digest(state.training))
                 state = replace(state, training=peer.work.update(state.training, state.training.parameters_D, 0))
                 given["lacks"] = lacked[0]
-            super().__init__(peer, state, opened, **given)
+            super().__init__(peer, state, opened, ends, **given)
 
     with patch.object(builder, "Member", Forgets):
         seen = blackout(REVEAL_CALL)

@@ -1,6 +1,7 @@
 """The protocol among sixteen peers on real data, and what it costs."""
 
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -129,7 +130,8 @@ def test_gradients_that_are_not_finite_are_told_and_counted_while_others_are() -
     details = run.finish().summary.details
     assert (details["diverged_at"], run.ended_early, details["honest_banned"]) == (None, "", 0)
     assert 12 < details["not_finite"] < 48
-    assert list(notes.values()) == [("gradients of 3 of 6 honest peers are not finite, and count as zero",)], "once"
+    ((note,),) = notes.values()  # once; how many depends on the batches, and those on the digest of this file
+    assert re.fullmatch(r"gradients of [1-5] of 6 honest peers are not finite, and count as zero", note)
 
 
 def test_a_run_ends_after_three_steps_without_a_finite_gradient() -> None:
