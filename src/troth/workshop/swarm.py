@@ -13,10 +13,12 @@ from typing import Any, Self
 import msgspec
 
 from troth.events import kinds
+from troth.events.file import EVENTS, EventFile
 from troth.evidence.file_format import RunSummary
 from troth.files import write_text
 from troth.network.manifest.consent import agreed_here
 from troth.network.manifest.manifest import Manifest
+from troth.network.node.telling import Narrator, beginning
 from troth.processes import started_safely
 from troth.protocol.core.records import decode_record
 from troth.training.work import MOST_NOT_FINITE
@@ -26,7 +28,6 @@ from troth.workshop.swarm_peers import (
     ChildNote,
     ChildStepped,
     SwarmPlan,
-    SwarmStream,
     Trace,
     copy_companions,
     folder_of,
@@ -59,6 +60,43 @@ class Seen:
                 self.notes.append(trace)
 
 
+class SwarmStream:
+    """Writes events.jsonl into the swarm's folder: what one honest peer tells, and another where that one ended. In a rehearsal
+    everybody may know who lies."""
+
+    def __init__(self, plan: SwarmPlan, manifest: Manifest, out: Path) -> None:
+        honest = self._tellers = plan.honest  # the first of them tells
+        self._honest = frozenset(honest)
+        self._last = -1  # step told
+        self._file = EventFile(out / EVENTS, fresh=True)
+        self._notes = Narrator(lambda text: self._file.add(kinds.Noted(text=text, at=time.time())))
+        liars = [peer for peer, number in plan.numbers().items() if number in plan.liars]
+        self._file.add(
+            msgspec.structs.replace(
+                beginning(manifest, "swarm", liars),
+                me=f"peer{honest[0]}",
+                manifest=str(out / "run.toml"),
+                evidence=str(folder_of(out, honest[0]) / "evidence"),
+                at=time.time(),
+            )
+        )
+
+    def take(self, trace: Trace) -> None:
+        match trace:
+            case ChildStepped(peer, event) if self._tellers[:1] == [peer] and event.step > self._last:
+                self._last = event.step
+                self._file.add(event)
+            case ChildNote(peer, text) if peer in self._honest:
+                self._notes.note(f"peer{peer}: {text}")
+            case ChildEnded(peer, how) if how != "done" and peer in self._honest:
+                self._tellers = [other for other in self._tellers if other != peer]
+                self._file.add(kinds.Noted(text=f"peer{peer} ended: {how}", at=time.time()))
+
+    def end(self, *, stopped: bool) -> None:
+        self._file.add(kinds.Ended(how="stopped" if stopped else "over", at=time.time()))
+        self._file.close()
+
+
 class Swarm:
     """The processes of a plan. Use as a context manager: whatever happens, no process is left behind."""
 
@@ -69,7 +107,7 @@ class Swarm:
         self.manifest = manifest
         self.out = out
         self.seen = Seen()
-        self.honest = [number for number in range(plan.peers) if number not in plan.liars]
+        self.honest = plan.honest
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload(["troth.workshop.swarm_ready"])
         self._processes: dict[int, BaseProcess] = {}
@@ -226,7 +264,7 @@ class Swarm:
         }
 
     def _details(self, by_step: dict[int, kinds.Stepped]) -> dict[str, Any]:
-        events, trained = list(by_step.values()), set(by_step)
+        events = list(by_step.values())
         numbers = {f"peer{number}": number for number in range(self.plan.peers)}
         banned = {
             ban.peer: (step, ban.reason)
@@ -234,15 +272,15 @@ class Swarm:
             for ban in event.banned
             if ban.peer in numbers  # and no stranger, who came in from another terminal
         }
-        steps, coalition = max(1, len(events)), self.plan.coalition()
+        steps, attacked_steps = max(1, len(events)), sum(map(self.plan.coalition().active, by_step))
         stopped = [f"peer{n}: {self.seen.ended[n].how}" for n in self.honest if n in self.seen.ended]
         records = self.seen.records.get(self.witness, {})
         return {
             "parameters": self.manifest.parameters.size,
             "gradients": "one process for each peer",
-            "attacked_steps": sum(map(coalition.active, trained)),
+            "attacked_steps": attacked_steps,
             "diverged_at": self._diverged_at(list(by_step)),
-            "attackers_active": self.plan.liars if any(map(coalition.active, trained)) else [],
+            "attackers_active": self.plan.liars if attacked_steps else [],
             "banned": [
                 {"peer": numbers[name], "step": step, "reason": reason, "evidence": f"ban-step{step}-{name}.json"}
                 for name, (step, reason) in sorted(banned.items(), key=lambda item: item[1])

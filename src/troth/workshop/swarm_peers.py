@@ -1,4 +1,4 @@
-"""One process of a swarm: a peer that reports to its parent."""
+"""A swarm's plan, and each of its processes: a peer that reports to its parent, and perhaps lies."""
 
 import dataclasses
 import os
@@ -7,7 +7,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -23,7 +22,6 @@ from torch import Tensor
 from troth.crypto import Identity, PeerId, Seed, derive, stream
 from troth.errors import OperatorError
 from troth.events import kinds
-from troth.events.file import EVENTS, EventFile
 from troth.files import write_bytes
 from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.consent import agree_here, code_to_run
@@ -34,7 +32,6 @@ from troth.network.node.ahead import GradientsAhead
 from troth.network.node.log import LogFile
 from troth.network.node.node import BannedError, Node, PeerFactory
 from troth.network.node.options import NodeOptions
-from troth.network.node.telling import Narrator, beginning
 from troth.plugins import absolute, in_its_folder
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.link import PacketLink
@@ -52,7 +49,7 @@ from troth.workshop.attacks import AttackSchedule, Coalition, Collusion, make_at
 from troth.workshop.attacks.broadcasts import WIRE_BEHAVIOURS, LateChannel
 from troth.workshop.attacks.link import LyingLink
 
-# The plan of a rehearsal: peers on one machine, some of them liars. Everything random follows from its seed.
+_STAND_INS = 4  # batches from which a liar guesses the honest gradients
 
 
 class SwarmError(OperatorError):
@@ -61,7 +58,7 @@ class SwarmError(OperatorError):
 
 @dataclass(frozen=True)
 class SwarmPlan:
-    """The peers of a swarm, the liars among them, and their attacks."""
+    """The peers of a swarm, the liars among them, and their attacks. Everything random follows from its seed."""
 
     peers: int
     byzantine: int = 0
@@ -93,6 +90,10 @@ class SwarmPlan:
     def liars(self) -> list[int]:
         """Numbers of the liars, drawn as a simulation draws them."""
         return sorted(stream(self.seed, "byzantine").sample(self.peers, self.byzantine).tolist())
+
+    @property
+    def honest(self) -> list[int]:
+        return [number for number in range(self.peers) if number not in self.liars]
 
     def identities(self) -> list[Identity]:
         """Keys of a simulation with this seed. Everybody who knows the seed knows these keys: for rehearsals only."""
@@ -297,12 +298,9 @@ class _Stop:
             raise KeyboardInterrupt
 
 
-# What has to lie beside a swarm's manifest, so that everybody can check its bans and its model: copies of what lay beside the
-# one that it rehearses.
-
-
 def copy_companions(manifest: Manifest, out: Path) -> None:
-    """Copy the task's code, its data files that lie beside the manifest, and the initial state."""
+    """Copy what lies beside a manifest, so that everybody can check bans and the model: the task's code, its data files and the
+    initial state."""
     code = code_to_run(manifest)
     if code is not None and code.pinned is not None:
         for file, content in zip(code.files, code.pinned.contents, strict=True):
@@ -339,10 +337,7 @@ def _copy(source: Path, copy: Path) -> None:
         shutil.copy2(source, copy)
 
 
-# The parts of a rehearsal's peers: seeded coins, and for liars an attack around everything that the network gives them.
-
-
-_STAND_INS = 4
+# The parts of a rehearsal's peers: seeded coins, and for liars an attack around everything that the network gives them
 
 
 class RehearsalFactory(PeerFactory):
@@ -414,43 +409,3 @@ class _LyingWork(TrainingWork):
             batches = [self.problem.batch(Seed(derive(seed, "stand-in", k))) for k in range(_STAND_INS)]
             honest_HD = self.problem.gradients(training.parameters_D, batches)[1]
         return self._coalition.gradients(step, own_BD, honest_HD, [self._number])[0]
-
-
-# A swarm's stream of events: what one honest peer tells, and another where that one ended.
-
-
-class SwarmStream:
-    """Writes events.jsonl into the swarm's folder. In a rehearsal everybody may know who lies."""
-
-    def __init__(self, plan: SwarmPlan, manifest: Manifest, out: Path) -> None:
-        honest = [number for number in range(plan.peers) if number not in plan.liars]
-        self._tellers = honest  # the first of them tells
-        self._honest = frozenset(honest)
-        self._last = -1  # step told
-        self._file = EventFile(out / EVENTS, fresh=True)
-        self._notes = Narrator(lambda text: self._file.add(kinds.Noted(text=text, at=time.time())))
-        liars = [peer for peer, number in plan.numbers().items() if number in plan.liars]
-        self._file.add(
-            msgspec.structs.replace(
-                beginning(manifest, "swarm", liars),
-                me=f"peer{honest[0]}" if honest else "",
-                manifest=str(out / "run.toml"),
-                evidence=str(folder_of(out, honest[0]) / "evidence") if honest else "",
-                at=time.time(),
-            )
-        )
-
-    def take(self, trace: Trace) -> None:
-        match trace:
-            case ChildStepped(peer, event) if self._tellers[:1] == [peer] and event.step > self._last:
-                self._last = event.step
-                self._file.add(event)
-            case ChildNote(peer, text) if peer in self._honest:
-                self._notes.note(f"peer{peer}: {text}")
-            case ChildEnded(peer, how) if how != "done" and peer in self._honest:
-                self._tellers = [other for other in self._tellers if other != peer]
-                self._file.add(kinds.Noted(text=f"peer{peer} ended: {how}", at=time.time()))
-
-    def end(self, *, stopped: bool) -> None:
-        self._file.add(kinds.Ended(how="stopped" if stopped else "over", at=time.time()))
-        self._file.close()

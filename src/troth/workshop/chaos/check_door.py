@@ -111,6 +111,7 @@ def _unsigned(world: World) -> Iterator[str]:
 
 def _missed(world: World) -> Iterator[str]:
     """Work and misses are counted right, and whoever misses too many steps, or does not begin, is no candidate (SPEC J5)."""
+    most_idle = min(world.plan.probation, max(_LEAST_TO_BEGIN, world.plan.probation // _TO_BEGIN))
     for before, record in pairwise(world.records):
         if record.step != before.step + 1:
             continue
@@ -127,12 +128,8 @@ def _missed(world: World) -> Iterator[str]:
                 yield f"{who} worked in {worked} steps and missed {missed}, {counted}"
             if missed > _SPARE_MISSES + (worked + missed) // _STEPS_A_MISS:
                 yield f"{who} missed {missed} steps of {worked + missed}, and is a candidate"
-            if not worked and not record.began and record.step - candidate.seated >= _to_begin(world.plan.probation):
+            if not worked and not record.began and record.step - candidate.seated >= most_idle:
                 yield f"{who} did not begin, and is a candidate"
-
-
-def _to_begin(probation: int) -> int:
-    return min(probation, max(_LEAST_TO_BEGIN, probation // _TO_BEGIN))
 
 
 def _without_a_ticket(world: World) -> Iterator[str]:

@@ -76,9 +76,7 @@ def _made_by_liars(world: World) -> Iterator[str]:
 
 
 def _honest_bans(world: World) -> Iterator[str]:
-    held: list[tuple[int, StepRecord]] = [
-        (number, outcome.record) for number, outcomes in world.outcomes.items() for outcome in outcomes.values()
-    ]
+    held = ((number, one.record) for number, outcomes in world.outcomes.items() for one in outcomes.values())
     for number, banned in sorted({(number, peer) for number, record in held for peer in record.banned}):
         if banned in world.honest:
             yield f"{number} holds a record in which {world.numbers[banned]}, who is honest, is banned"
@@ -121,10 +119,11 @@ def coins(world: World) -> list[str]:
     """Coins A are open before reports are made (SPEC R1), and those of Commit are known when an attempt is repeated (SPEC N2)."""
     broken = []
     for outcome in world.witness:
-        step, slot = outcome.record.step, _commit_slot(world, outcome.record)
+        record, step = outcome.record, outcome.record.step
+        slot = Slot(world.run.id, step, Phase.COMMIT, incarnation=record.incarnation)
         for attempt, accuses in outcome.accuses.items():
             opened = {peer: said.message.coin for peer, said in accuses.items() if isinstance(said.message, Accuse)}
-            if attempt == outcome.attempts - 1 and combine("roles", step, attempt, opened) != outcome.record.randomness:
+            if attempt == outcome.attempts - 1 and combine("roles", step, attempt, opened) != record.randomness:
                 broken.append(f"step {step}: the next roles do not follow from coins B")
             for peer in sorted(world.honest & opened.keys() & outcome.commits.keys()):
                 commit, coin = outcome.commits[peer].message, opened[peer]
@@ -134,10 +133,6 @@ def coins(world: World) -> list[str]:
                 if attempt and coin_commitment(coin, slot, peer, "B") == commit.coin_b:
                     broken.append(f"step {step}: {world.numbers[peer]} tossed no new coin for attempt {attempt}")
     return broken
-
-
-def _commit_slot(world: World, record: StepRecord) -> Slot:
-    return Slot(world.run.id, record.step, Phase.COMMIT, incarnation=record.incarnation)
 
 
 # Bans: never of the honest, always for good, and each with evidence that verifies offline.
