@@ -72,13 +72,13 @@ class _Search:
 
     def __post_init__(self) -> None:
         self._tried = {plan_bytes(self.best)}
-        self._fair = self.best.fair  # beyond what the protocol can bear, a broken promise is no bug
-        self._within = self.best.within
+        # Where less is promised, a broken promise might be no bug.
+        self._fair, self._within = self.best.fair, self.best.within
 
     def tries(self, plan: Plan) -> bool:
         """Play it, unless it was played before, and keep it if it is broken too."""
         key = plan_bytes(plan)
-        if key in self._tried or flaw(plan) is not None or not self._alike(plan):
+        if key in self._tried or flaw(plan) is not None or plan.fair < self._fair or plan.within < self._within:
             return False
         if not self.left or self.clock() >= self.until:
             raise _EnoughError
@@ -89,10 +89,6 @@ class _Search:
             self.best = plan
         self.on_try(self.best, len(self._tried) - 1)
         return found
-
-    def _alike(self, plan: Plan) -> bool:
-        """Whether no less is promised for it: else a broken promise might be no bug."""
-        return plan.fair >= self._fair and plan.within >= self._within
 
     def greedily(self, smaller: Callable[[Plan], Iterator[Plan]]) -> None:
         """Try one after the other; when one is taken, the rest shifts to its position."""

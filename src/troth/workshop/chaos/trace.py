@@ -4,6 +4,7 @@ Everything is seen from outside: packets as the network takes them, and the call
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -148,23 +149,25 @@ class _TracedChannel(ForwardingChannel):
         self._log = log
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
-        try:
+        with self._stopping(slot):
             said = await super().announce(slot, message, view)
-        except CannotGoOnError as why:
-            self._log.log(self._peer, "stopped", slot, str(why))
-            raise
         double = {peer for peer, (where, *_) in self._noticed.equivocations(slot.step).items() if where == slot}
         self._log.decided(self._peer, slot, said, view.members, double)
         return said
 
     async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
-        try:
+        with self._stopping(slot):
             came = await super().exchange(slot, blobs, view)
+        self._log.received(self._peer, slot, blobs, came)
+        return came
+
+    @contextmanager
+    def _stopping(self, slot: Slot) -> Iterator[None]:
+        try:
+            yield
         except CannotGoOnError as why:
             self._log.log(self._peer, "stopped", slot, str(why))
             raise
-        self._log.received(self._peer, slot, blobs, came)
-        return came
 
 
 def _decoded(slot: Slot, payload: bytes) -> Message | Malformed:

@@ -171,8 +171,8 @@ class ReliableExchange:
                 said |= {sender: envelope} if envelope is not None else {}
         first, slot = _first(asks), slots.pop()
         for sender, envelope in said.items():
-            if sender != first:
-                self.announced_bytes += _header_bytes(slot, sender) + len(wire_bytes(envelope))
+            if sender != first:  # the header is all that is signed but the digest, which follows from the payload
+                self.announced_bytes += len(signed_bytes(slot, sender, Digest(b""))) + len(wire_bytes(envelope))
         everyone = MappingProxyType({sender: said[sender] for sender in sorted(said)})
         return dict.fromkeys(asks, everyone)
 
@@ -236,17 +236,11 @@ def _first(asks: Mapping[PeerId, Any]) -> PeerId:
     return min(asks, key=lambda peer: (asks[peer].observes, peer))
 
 
-def _header_bytes(slot: Slot, sender: PeerId) -> int:
-    """What a message says beside its payload: all that is signed but the digest, which follows from the payload."""
-    return len(signed_bytes(slot, sender, Digest(b"")))
-
-
 def _part_bytes(proven: ProvenPart) -> int:
     return len(proven.blob) + sum(map(len, proven.path))
 
 
 # Honest peers whose machines stop: each at one moment of one step, for a while or for good.
-
 
 _CALLS = 8  # a quiet step has seven calls of the channel, one with a trial nine: every phase and what is between them
 

@@ -369,15 +369,12 @@ def same_bits(left_D: Tensor, right_D: Tensor) -> bool:
 
 
 def _same_parameters(asks: Mapping[PeerId, AskGradient]) -> list[Sequence[PeerId]]:
-    groups: list[list[PeerId]] = []
+    groups: dict[PeerId, list[PeerId]] = {}  # by their first
     for peer, ask in asks.items():
-        for group in groups:
-            if same_bits(asks[group[0]].training.parameters_D, ask.training.parameters_D):
-                group.append(peer)
-                break
-        else:
-            groups.append([peer])
-    return list(groups)
+        mine_D = ask.training.parameters_D
+        first = next((one for one in groups if same_bits(asks[one].training.parameters_D, mine_D)), peer)
+        groups.setdefault(first, []).append(peer)
+    return list(groups.values())
 
 
 def _found(among: Sequence[BegunGradient], training: Training, seed: Seed) -> BegunGradient | None:

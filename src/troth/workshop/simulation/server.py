@@ -60,7 +60,6 @@ class ServerSimulation:
         work = TrainingWork(self.problem, optimizer, rates, Primitives())
         start = scenario.initial_state
         first = work.first(derive(scenario.seed, "model")) if start is None else load_initial_state(work, start)
-        self.origin = "" if start is None else f"begun from {work.digest(first).hex()[:16]}"
         self.parameters_D, self.optimizer_state = first.parameters_D, first.optimizer
         self.momentum_PD: Tensor | None = None
         self.diverged_at: int | None = None
