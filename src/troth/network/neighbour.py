@@ -194,7 +194,7 @@ class Redial:
     def __init__(self, yielding_s: float) -> None:
         """`yielding_s`: seconds in which the other side should dial, if that is its turn."""
         self._yielding_s = yielding_s
-        self._retry_s, self._again = _FIRST_RETRY_S, 0.0
+        self.connected()
 
     def connected(self) -> None:
         self._retry_s, self._again = _FIRST_RETRY_S, 0.0

@@ -69,7 +69,7 @@ class StreamPosition:
     @property
     def most_early(self) -> int:
         """Upper limit of early frames of one sender."""
-        return (_BEHIND if self.observing else 1) * (8 + 4 * len(self.view.members))
+        return self._ahead * (8 + 4 * len(self.view.members))
 
     # Frames that may come
 
