@@ -5,8 +5,8 @@
     loud:scale=3                      one of ours, or one that a package offers (entry points)
 
 A file is run as importing it would, so it must be the user's own, and never one that came from a peer: a manifest's task comes
-as bytes (`troth.plugins`), which were compared with what was agreed on, and which a person has agreed to run. Imports nothing of
-ours but errors, specs and that, so that every package with a table of names may use it.
+as pinned code, bytes that were compared with what was agreed on, and that a person has agreed to run. Imports nothing of ours but
+errors and specs, so that every package with a table of names may use it.
 """
 
 import dataclasses
@@ -35,12 +35,10 @@ from typing import Any, Final, Generic, TypeVar
 from troth.errors import OperatorError, printable
 from troth.specs import SpecError, build, file_of, parse_file_spec, parse_spec, pick
 
-# A Python file and modules beside it, read once: the bytes that were hashed are the bytes that are run.
-#
-# A manifest names code by its SHA-256. If that code were read again to be run, or if an import looked for its modules on the
-# disk, whoever can write there, or whoever sent the folder, could have one file checked and another one run. So everything is
-# read into memory, hashed there, and compiled from there; modules that the manifest does not name are not looked for beside it.
-# Imports nothing of ours but errors.
+# Pinned code: a Python file and modules beside it, read once. A manifest names it by its SHA-256. If it were read again to be
+# run, or if an import looked for its modules on the disk, whoever can write there, or whoever sent the folder, could have one
+# file checked and another one run. So everything is read into memory, hashed there, and compiled from there; modules that the
+# manifest does not name are not looked for beside it.
 
 
 MOST_BYTES: Final = 4 << 20  # of one file of code
@@ -133,16 +131,6 @@ def _read(folder: Path, name: str) -> tuple[Path, bytes]:
     return place, raw
 
 
-# Running
-
-
-def run_pinned(code: PinnedCode, module: ModuleType) -> None:
-    """Run the file in this module; what it imports from beside it comes from memory too, now and later."""
-    if code.modules:
-        _install(code)
-    _execute(code.source, str(code.place), module)
-
-
 def _execute(source: bytes, place: str, module: ModuleType) -> None:
     text = source.decode("utf-8", "replace")
     # For tracebacks, and for what compiles source again (torch.jit): without a time of change it is not read anew from the disk.
@@ -155,7 +143,7 @@ def _install(code: PinnedCode) -> None:
     for one in sys.meta_path:
         if isinstance(one, _Beside):
             finder.check_beside(one)
-    for name in finder.names():
+    for name in (file.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in code.modules):
         loaded = sys.modules.get(name)
         place, ours = getattr(loaded, "__file__", None), isinstance(getattr(loaded, "__loader__", None), _Beside)
         # Loaded from the disk before, by the author's own program for instance: those are not known to be the agreed bytes.
@@ -171,10 +159,6 @@ class _Beside(MetaPathFinder, Loader):
         self._folder = folder
         self._modules = dict(modules)
 
-    def names(self) -> list[str]:
-        """Dotted names of the modules."""
-        return [self._dotted(file) for file in self._modules]
-
     def check_beside(self, other: "_Beside") -> None:
         """A module's name has one meaning in a process: two tasks that mean different files by it cannot be run in one."""
         for file, source in self._modules.items():
@@ -188,7 +172,8 @@ class _Beside(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         stem = fullname.replace(".", "/")
         file = next((one for one in (f"{stem}/__init__.py", f"{stem}.py") if one in self._modules), None)
-        if (file is None and not self._has_below(stem)) or self._is_anothers(fullname):
+        is_folder = any(one.startswith(f"{stem}/") for one in self._modules)
+        if (file is None and not is_folder) or self._is_anothers(fullname):
             return None
         is_package = file is None or file.endswith("/__init__.py")
         spec = ModuleSpec(fullname, None if file is None else self, is_package=is_package)
@@ -203,9 +188,6 @@ class _Beside(MetaPathFinder, Loader):
         place = Path(module.__spec__.origin)
         _execute(self._modules[place.relative_to(self._folder).as_posix()], str(place), module)
 
-    def _has_below(self, stem: str) -> bool:
-        return any(file.startswith(f"{stem}/") for file in self._modules)
-
     def _is_anothers(self, fullname: str) -> bool:
         """Whether the first part of a name belongs to Python, or to something installed."""
         first = fullname.partition(".")[0]
@@ -216,18 +198,14 @@ class _Beside(MetaPathFinder, Loader):
             return False
         return not Path(found.origin).resolve().is_relative_to(self._folder) or "site-packages" in found.origin
 
-    @staticmethod
-    def _dotted(file: str) -> str:
-        return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
+# What a spec names
 
 T = TypeVar("T")
 
 _OURS = Path(__file__).parent
 _SHORT = 8  # entries of a list that are written out in a name
-_loaded: dict[
-    tuple[Path, bytes], ModuleType
-] = {}  # by path and content: a file is run once, and again when it has changed
+_loaded: dict[tuple[Path, bytes], ModuleType] = {}  # a file is run once, and again when its content has changed
 
 
 class PluginError(SpecError):
@@ -263,18 +241,16 @@ def load(spec: str, kind: PluginKind[T], table: Mapping[str, Any], group: str, f
 
 
 def made(thing: Any, options: Mapping[str, str], spec: str) -> Any:
-    """An object of a class that `find` found, with these options; an object as it is."""
-    if options and not isinstance(thing, type):
-        raise SpecError(
-            f"'{spec}' names an object, which has its options already: set them in the file, or name a class"
-        )
-    return make(thing, options, spec) if isinstance(thing, type) else thing
-
-
-def make(kind: type[T], options: Mapping[str, str], spec: str) -> T:
-    """Make an object of a user's class; whatever goes wrong in it is the user's to mend, in one line."""
+    """An object of a class that `find` found, with these options; an object as it is. Whatever goes wrong in a user's class is
+    the user's to mend, and told in one line."""
+    if not isinstance(thing, type):
+        if options:
+            raise SpecError(
+                f"'{spec}' names an object, which has its options already: set them in the file, or name a class"
+            )
+        return thing
     try:
-        return build(kind, options, spec)
+        return build(thing, options, spec)
     except OperatorError:
         raise
     except Exception as error:
@@ -380,7 +356,9 @@ def _as_module(code: PinnedCode, shown: Path, *, searches: bool) -> ModuleType:
     try:
         # The bytes that were read, and no others; what a file prints is not a command's output.
         with redirect_stdout(sys.stderr):
-            run_pinned(code, module)
+            if code.modules:  # what it imports from beside it comes from memory too, now and later
+                _install(code)
+            _execute(code.source, str(place), module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         if added:

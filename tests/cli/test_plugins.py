@@ -220,7 +220,7 @@ class TestResults:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (("--checkpoint-every", "0"), "--checkpoint-every must be at least 1, got 0"),
+            (("--checkpoint-every", "0"), "Invalid value for '--checkpoint-every': 0 is not in the range x>=1"),
             (("--threads", "-1"), "--threads must be at least 0, got -1"),
             (("--from", "nowhere"), "cannot read nowhere: No such file or directory"),
         ],

@@ -1,4 +1,4 @@
-"""Checking what others say: evidence of bans, and models, each with one verdict."""
+"""`troth.verify`: check what others say, evidence of bans and models, each with one verdict."""
 
 import os
 import re
@@ -474,6 +474,9 @@ _SIDE: dict[GuiltySide, Ballot] = {
     GuiltySide.ACCUSER: "accuser",
     GuiltySide.WITHHELD: "withheld",
 }
+_MEMBERS = (
+    "Who the members were follows from the run's founders: the file holds every change since, each signed by a quorum."
+)
 _GRADIENT = (
     "the gradient of {target} in step {step}, from the state before that step ({state}…) and the seed drawn for it"
 )
@@ -493,8 +496,7 @@ def explain_ban(proof: Proof) -> tuple[str, ...]:
     members = ", ".join(map(proof.name, proof.roster.members))
     lines = [
         "Claimed: " + " ".join(story_of(_trial(proof))),
-        f"Who the members were follows from the run's founders: the file holds every change since, each signed by a quorum. In "
-        f"step {proof.step} they were {members}.",
+        f"{_MEMBERS} In step {proof.step} they were {members}.",
     ]
     if proof.voters:
         voters = ", ".join(map(proof.name, proof.voters))
@@ -513,8 +515,7 @@ def explain_model(proof: ModelProof) -> tuple[str, ...]:
     members = ", ".join(map(proof.name, proof.roster.members))
     return (
         f"Claimed: the run ended after {proof.record.updates} updates with the state {proof.state.hex()}.",
-        f"Who the members were follows from the run's founders: the file holds every change since, each signed by a quorum. At "
-        f"the end they were {members}.",
+        f"{_MEMBERS} At the end they were {members}.",
         f"Signed by {proof.signers} of them; {proof.roster.quorum} are a quorum. Each made the last update itself.",
         "Can be repeated: the digests of the weights beside it, as the task names them.",
         "Says nothing of quality, nor of steps that nobody audited.",

@@ -29,7 +29,7 @@ _MOST_SHRUNK = 3  # of many worlds: the others most likely broke in the same way
 def chaos(
     seeds: Annotated[str, typer.Option(help="Which worlds: A..B, from A to before B.")] = "0..100",
     peers: Annotated[str, typer.Option(help="How many peers: a number, or A..B.")] = "4..16",
-    steps: Annotated[int, typer.Option(help="How many steps in each world.")] = 20,
+    steps: Annotated[int, typer.Option(min=1, help="How many steps in each world.")] = 20,
     draw: Annotated[
         str,
         typer.Option(
@@ -107,8 +107,6 @@ class _Worlds:
         least, most = self._least_and_most()
         if least < 1 or most > MOST_PEERS:
             raise UsageError(f"--peers must be from 1 to {MOST_PEERS}, got {self.peers}")
-        if self.steps < 1:
-            raise UsageError(f"--steps must be at least 1, got {self.steps}")
         pick(DRAWS, self.draw, "draw")
 
     def _least_and_most(self) -> tuple[int, int]:

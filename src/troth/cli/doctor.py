@@ -15,7 +15,7 @@ _MOST = 0.01  # h above which liars may hide more than a twentieth of a gradient
 
 def doctor(
     task: Annotated[str, typer.Option(help="What to measure: see 'troth tasks'; or your own my_task.py.")] = "digits",
-    peers: Annotated[int, typer.Option(help="Into how many parts a gradient is split.")] = 16,
+    peers: Annotated[int, typer.Option(min=2, max=_MOST_PEERS, help="Into how many parts a gradient is split.")] = 16,
     seeds: Annotated[int, typer.Option(help="How many gradients to compare at each of five points of the run.")] = 100,
     steps: Annotated[int | None, typer.Option(help="Length of the training run. Default: the task's.")] = None,
     threads: Annotated[
@@ -44,8 +44,6 @@ def doctor(
     from troth.training.measurement import measure
 
     use_threads(threads)
-    if not 2 <= peers <= _MOST_PEERS:
-        raise UsageError(f"--peers must be from 2 to {_MOST_PEERS}, got {peers}")
     _check_device(device)
     chosen = make_task(task)
     steps = chosen.steps if steps is None else steps

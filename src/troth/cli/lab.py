@@ -94,7 +94,7 @@ def run(
         typer.Option(help="Only runs with this label: defence=krum. Several of one axis add up, of other axes narrow."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="How many runs at a time. Default: one for each core; one on a GPU.")
+        int | None, typer.Option(min=1, help="How many runs at a time. Default: one for each core; one on a GPU.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda, in place of what the sweep says.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Stop after so long. The same command goes on.")] = None,
@@ -168,8 +168,6 @@ def _labels(only: list[str]) -> dict[str, list[str]]:
 
 
 def _at_once(workers: int | None, plan: "SweepPlan") -> int:
-    if workers is not None and workers < 1:
-        raise UsageError(f"--workers must be at least 1, got {workers}")
     on_gpu = any(cell.config.get("device") == "cuda" for cell in plan.cells)
     return workers or (1 if on_gpu else os.cpu_count() or 1)
 

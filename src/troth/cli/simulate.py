@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from troth.api.steps import use_threads
-from troth.cli.fields import Threads, UsageError, takes
+from troth.cli.fields import Threads, takes
 from troth.cli.progress import Live, Rows, caught_row, print_rows, training_rows
 from troth.cli.watch import HOST, Page, PageHost, PageOptions, PagePort
 from troth.evidence.file_format import RunSummary, slug
@@ -30,7 +30,7 @@ def simulate(
     threads: Threads = 1,
     checkpoint_every: Annotated[
         int | None,
-        typer.Option(help="Write the model every k steps too, to evaluate: checkpoints/step-….safetensors."),
+        typer.Option(min=1, help="Write the model every k steps too, to evaluate: checkpoints/step-….safetensors."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the results. Default: runs/<name of the run>.")] = None,
     overwrite: Annotated[
@@ -53,29 +53,18 @@ def simulate(
 
     Example: troth simulate --byzantine 7 --attack sign-flip
     """
-    if checkpoint_every is not None and checkpoint_every < 1:
-        raise UsageError(f"--checkpoint-every must be at least 1, got {checkpoint_every}")
     with redirect_stdout(sys.stderr):
         use_threads(threads)
         run = start(Scenario(**options))
-    _run(run, out, checkpoint_every, PageOptions(page, page_host, page_port), overwrite=overwrite, json=json)
-
-
-def _run(
-    run: Started, out: Path | None, checkpoint_every: int | None, page: PageOptions, *, overwrite: bool, json: bool
-) -> None:
-    """Train, write the results, and print them."""
-    scenario = run.scenario
-    config = scenario.config()
-    with claimed(out or Path("runs") / slug(config), config, overwrite=overwrite) as folder, page.of(folder, new=True):
+    config, show = run.scenario.config(), PageOptions(page, page_host, page_port)
+    with claimed(out or Path("runs") / slug(config), config, overwrite=overwrite) as folder, show.of(folder, new=True):
         reports = _train(run, folder, checkpoint_every)
         finished = run.finish()
         save_results(folder, finished, reports)
-    summary = finished.summary
     if json:
-        typer.echo(summary.to_json(), nl=False)
+        typer.echo(finished.summary.to_json(), nl=False)
     else:
-        _print_results(summary, folder)
+        _print_results(finished.summary, folder)
     if finished.ended_early:
         raise typer.Exit(1)
 
