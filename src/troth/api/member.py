@@ -12,7 +12,7 @@ from typing import Self
 
 from torch import Tensor, nn
 
-from troth.api.new import load_identity, record_key_path
+from troth.api.keys import load_identity, record_key_path
 from troth.api.steps import Ban, Step, StepFeed, use_threads
 from troth.crypto import Identity, PeerId
 from troth.errors import OperatorError

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from troth.api.new import PublicKeys, load_identity, public_keys, public_path, read_key_file, record_key_path
+from troth.api.keys import PublicKeys, load_identity, public_keys, public_path, read_key_file, record_key_path
 from troth.cli.fields import UsageError
 from troth.files import writing
 
