@@ -1,4 +1,4 @@
-"""The root of all errors that an operator can cause.
+"""The root of all errors that an operator can cause, text of strangers made safe to print, and how to install an extra.
 
 Three kinds of failure are kept apart: a peer's fault is a value (evidence), an operator's mistake is one of these
 errors and names its way out, and our own bug is an assertion. Imports nothing of ours, so that every package may use
@@ -25,8 +25,6 @@ def one_word(text: str) -> str:
 
 
 # How to install an optional part of Troth (an extra), as it fits this installation: a clone, or a package.
-#
-# Imports nothing of ours, so that every package may use it.
 
 
 def how_to_install(extra: str) -> str:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from troth.cli.fields import UsageError
+from troth.cli.fields import Json, UsageError
 
 if TYPE_CHECKING:
     from troth.training.measurement import Measurement, Spread
@@ -22,9 +22,7 @@ def doctor(
         int, typer.Option(help="Threads to compute with, as in 'troth join'; 0: as many as PyTorch likes.")
     ] = 1,
     device: Annotated[str, typer.Option(help="Where to compute gradients: cpu or cuda.")] = "cpu",
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the numbers, and nothing else, on standard output.")
-    ] = False,
+    json: Json = False,
 ) -> None:
     """Measure how far other hardware would be from this machine's gradients, and what that means for audits.
 

@@ -104,6 +104,7 @@ def _is_typed(context: typer.Context, name: str) -> bool:
 
 
 Threads = Annotated[int, typer.Option(help="Threads to compute with; 0: as many as PyTorch likes.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON, and nothing else, on standard output.")]
 OwnTask = Annotated[
     str | None,
     typer.Option(help="The run's task, if its file is not beside run.toml; it is run, so only if you trust it."),

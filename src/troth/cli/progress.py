@@ -1,4 +1,4 @@
-"""Progress on standard error: a live bar on a terminal, a line every few seconds elsewhere."""
+"""Progress on standard error, a live bar on a terminal or a line every few seconds elsewhere; and rows of results."""
 
 import sys
 import threading

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from troth.api.steps import use_threads
-from troth.cli.fields import Threads, takes
+from troth.cli.fields import Json, Threads, takes
 from troth.cli.progress import Live, Rows, caught_row, print_rows, training_rows
 from troth.cli.watch import HOST, Page, PageHost, PageOptions, PagePort
 from troth.evidence.file_format import RunSummary, slug
@@ -39,9 +39,7 @@ def simulate(
     page: Page = False,
     page_port: PagePort = None,
     page_host: PageHost = HOST,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the summary, and nothing else, on standard output.")
-    ] = False,
+    json: Json = False,
 ) -> None:
     """Train among liars on this machine: see them caught, or see what they do to the model.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from troth.cli.fields import Trust, agree
+from troth.cli.fields import Json, Trust, agree
 from troth.cli.join import say_now
 from troth.cli.progress import caught_row, print_rows, training_rows
 from troth.cli.watch import HOST, Page, PageHost, PageOptions, PagePort
@@ -58,9 +58,7 @@ def swarm(
     page: Page = False,
     page_port: PagePort = None,
     page_host: PageHost = HOST,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON, and nothing else on standard output.")
-    ] = False,
+    json: Json = False,
 ) -> None:
     """Start real peers over loopback, follow them live, and collect what they agreed on.
 

@@ -1,4 +1,4 @@
-"""`troth watch`: see a run, live or from its files."""
+"""`troth watch`, `troth report`, `troth status`: see a run, live or from its files; and `--page` of commands that make one."""
 
 import os
 import select
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from troth.watch.health import Health
 
 
+RunPlace = Annotated[
+    Path, typer.Argument(help="A run's folder; or a run.toml, for the folder in ./runs that takes part in it.")
+]
+
+
 def watch(
-    run: Annotated[
-        Path, typer.Argument(help="A run's folder; or a run.toml, for the folder in ./runs that takes part in it.")
-    ],
+    run: RunPlace,
     host: Annotated[
         str, typer.Option(help="Address to serve at. Beyond this machine a token is asked for.")
     ] = "127.0.0.1",
@@ -202,9 +205,7 @@ REPORT = "report.html"
 
 
 def report(
-    run: Annotated[
-        Path, typer.Argument(help="A run's folder; or a run.toml, for the folder in ./runs that takes part in it.")
-    ],
+    run: RunPlace,
     out: Annotated[
         Path | None, typer.Option(help="The file to write.", show_default=f"{REPORT} in the run's folder")
     ] = None,
