@@ -1,6 +1,7 @@
 """`troth chaos`: thousands of small worlds in which liars and accidents try to break a promise."""
 
 import math
+import os
 import re
 import time
 from collections import Counter
@@ -234,9 +235,8 @@ def _many(worlds: _Worlds, seeds: range, out: Path, minutes: float | None, *, sm
             findings = _Findings(out / f"chaos-{seed}", verdict, worlds.plan(seed), worlds.replay(seed))
             findings.save(smaller=smaller, closer=not interrupted)
         except OutputError as error:
-            typer.echo(
-                f"troth: {with_options(str(error), {'out': '--out'})}", err=True
-            )  # the other folders may be writable
+            refused = with_options(str(error), {"out": "--out"})
+            typer.echo(f"troth: {refused}", err=True)  # the other folders may be writable
     if interrupted:
         raise KeyboardInterrupt
     return bool(broken)
@@ -244,8 +244,6 @@ def _many(worlds: _Worlds, seeds: range, out: Path, minutes: float | None, *, sm
 
 def _verdicts(worlds: _Worlds, seeds: range, minutes: float | None) -> "Generator[WorldVerdict]":
     """Verdicts as they come, with a bar that shows how far it is."""
-    import os
-
     from troth.workshop.chaos.judge import judge_all
 
     broken = 0
