@@ -1,15 +1,18 @@
 """Starting processes that people do not see: Ctrl-C, which a terminal sends to all, is for the one that they started; and they
 import nothing from the folder that it was started in, which may be a stranger's.
 
-Also many jobs on several of them. Imports nothing of ours, so that every package may use it.
+Also many jobs on several of them, and one piece of work shared by threads of this process. Imports nothing of ours, so that every
+package may use it.
 """
 
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from itertools import islice
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
@@ -147,3 +150,31 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(0)
+
+
+def in_turns(work: Callable[[Job], Result], jobs: Sequence[Job], threads: int) -> list[Result]:
+    """`[work(job) for job in jobs]` on threads of one pool, for work that leaves the interpreter's lock to others.
+
+    Each takes the next job when it has time, the calling thread among them: on a busy machine it does most.
+    """
+    if threads <= 1:
+        return [work(job) for job in jobs]
+    results: dict[int, Result] = {}
+    numbered = iter(enumerate(jobs))
+
+    def take_turns() -> None:
+        for number, job in numbered:  # one operation of the interpreter: none comes twice
+            results[number] = work(job)
+
+    helpers = [_threads(os.getpid()).submit(take_turns) for _ in range(threads - 1)]
+    take_turns()
+    for helper in helpers:
+        if not helper.cancel():  # one that has not begun has nothing left to do
+            helper.result()
+    return [results[number] for number in range(len(jobs))]
+
+
+@lru_cache(maxsize=1)
+def _threads(_process: int) -> ThreadPoolExecutor:
+    """One pool for the process: a fork has threads of its own."""
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="troth-turns")

@@ -63,7 +63,7 @@ def judge_center(vectors_PD: Tensor, v_D: Tensor, *, tau: float) -> tuple[float,
         rows_D = (row_D.double() for row_D in vectors_PD.detach())
         away_D, norms = pulls(rows_D, v_D.detach().to(vectors_PD.device).double(), tau)
         residual = math.sqrt(float(tree_sum(away_D * away_D)))
-    elif kernels.compiled(vectors_PD.numel()) and kernels.fits(vectors_PD, v_D):
+    elif kernels.takes(vectors_PD, v_D):
         residual, norms = kernels.pulls(vectors_PD.detach().numpy(), v_D.detach().numpy(), tau)
     else:
         residual_D, norms = _pulls_here(vectors_PD, v_D, tau)

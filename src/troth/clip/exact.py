@@ -15,7 +15,9 @@ from torch import Tensor
 from troth.clip import kernels, on_device
 from troth.clip.on_device import tree_sum
 
-# P rows, D coordinates
+# P peers (rows), D coordinates
+
+
 Floats = NDArray[np.float64]
 
 LANES = 1 << 14  # sums that grow side by side: they stay in the processor's cache
@@ -29,7 +31,7 @@ _LEAST_NORMAL = 0x00800000
 
 def has_subnormals(numbers_D: NDArray[np.float32]) -> bool:
     """Look for subnormals by their bits: on a machine that flushes, a comparison of floats would not see them."""
-    if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
+    if kernels.takes(numbers_D):
         return kernels.odd_numbers(numbers_D)[0]
     bits_D = np.ascontiguousarray(numbers_D).view(np.uint32)
     for start in range(0, len(bits_D), _CACHED):
@@ -56,7 +58,7 @@ def ordinary(numbers_D: NDArray[np.float32] | Tensor) -> bool:
         if numbers_D.device.type != "cpu":
             return not any(on_device.odd_numbers(numbers_D))
         numbers_D = numbers_D.detach().numpy()
-    if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
+    if kernels.takes(numbers_D):
         return not any(kernels.odd_numbers(numbers_D))
     return all_finite(numbers_D) and not has_subnormals(numbers_D)
 
@@ -69,7 +71,7 @@ def all_finite(numbers_D: NDArray[np.float32] | Tensor) -> bool:
         if numbers_D.device.type != "cpu" or numbers_D.dtype != torch.float32:
             return bool(torch.isfinite(numbers_D).all())
         numbers_D = numbers_D.detach().numpy()
-    if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
+    if kernels.takes(numbers_D):
         return not kernels.odd_numbers(numbers_D)[1]
     return math.isfinite(np.einsum("d->", numbers_D)) or bool(np.isfinite(numbers_D).all())
 
@@ -99,7 +101,7 @@ def exact_norm(numbers_D: NDArray[np.float32] | Tensor) -> float:
         if numbers_D.device.type != "cpu" and len(numbers_D) > _FEW:
             return on_device.exact_norm(numbers_D, LANES, DEPTH)
         numbers_D = numbers_D.detach().cpu().numpy()
-    if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
+    if kernels.takes(numbers_D):
         norm = kernels.exact_norm(numbers_D, LANES, DEPTH)
         assert norm is not None
         return norm
@@ -110,7 +112,7 @@ def ordinary_norm(numbers_D: NDArray[np.float32] | Tensor) -> float | None:
     """`exact_norm`, or None unless the numbers are `ordinary`; of a large vector in one pass."""
     if isinstance(numbers_D, Tensor):
         return exact_norm(numbers_D) if ordinary(numbers_D) else None
-    if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
+    if kernels.takes(numbers_D):
         return kernels.exact_norm(numbers_D, LANES, DEPTH, only_ordinary=True)
     return exact_norm(numbers_D) if ordinary(numbers_D) else None
 
@@ -138,9 +140,6 @@ def _square(numbers_D: NDArray[np.float32], out: Floats) -> Floats:
 
 
 # Checks of the input that all rules share.
-
-
-# P peers, D coordinates
 
 
 class AggregationError(ValueError):

@@ -306,7 +306,7 @@ def _gram(vectors_PD: Tensor, reference_D: Tensor, at_row: int | None = None) ->
 
     chunks = _chunks(vectors_PD)
     gram_PP = np.zeros((peers, peers))
-    if kernels.compiled(vectors_PD.numel()) and kernels.fits(vectors_PD, reference_D) and others:
+    if kernels.takes(vectors_PD, reference_D) and others:
         gram_PP[np.ix_(others, others)] = kernels.gram([rows_PD[row] for row in others], center_D)
     elif others:
         gram_PP[np.ix_(others, others)] = np.add.reduce(spread(partial_gram, len(chunks)))
@@ -337,7 +337,7 @@ def _combine(
     if vectors_PD.is_cuda:
         on_gpu_P = torch.from_numpy(coefficients_P).to(vectors_PD.device)
         value_D, *squares = on_device.combine(rows_PD, on_gpu_P, center_D, rest)
-    elif kernels.compiled(vectors_PD.numel()) and kernels.fits(vectors_PD, reference_D):
+    elif kernels.takes(vectors_PD, reference_D):
         found_D, *squares = kernels.combine(rows_PD.numpy(), coefficients_P, center_D.numpy(), rest)
         value_D = torch.from_numpy(found_D)
     else:

@@ -1,9 +1,7 @@
-"""Whether a vector goes through compiled loops."""
+"""Whether vectors go through compiled loops, and these loops chunk by chunk on the cores given to this peer."""
 
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib import import_module
@@ -16,9 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-LARGE = (
-    1 << 18
-)  # numbers; with fewer NumPy takes a millisecond or two, and numba half a second to load, seconds the first time
+from troth.processes import in_turns
+
+# P, R rows, D coordinates, S spans of them, K projections, B bytes of signs for each coordinate, T terms of a place in a tree,
+# or tensors of the model
+
+# Numbers; fewer take NumPy a millisecond or two, and numba takes half a second to load, seconds the first time.
+LARGE = 1 << 18
 
 
 def compiled(count: int) -> bool:
@@ -26,13 +28,13 @@ def compiled(count: int) -> bool:
     return count >= LARGE and _numba()
 
 
-def fits(*vectors: NDArray[Any] | Tensor) -> bool:
-    """Tell whether all vectors, or rows side by side, are float32 in this machine's memory and order."""
-    return all(
+def takes(first: NDArray[Any] | Tensor, *others: NDArray[Any] | Tensor) -> bool:
+    """Tell whether compiled loops take vectors, or rows side by side: the first is large, all are float32 on the CPU."""
+    return compiled(math.prod(first.shape)) and all(
         vector.dtype == torch.float32 and vector.device.type == "cpu"
         if isinstance(vector, Tensor)
         else vector.dtype == np.float32
-        for vector in vectors
+        for vector in (first, *others)
     )
 
 
@@ -45,50 +47,19 @@ def _numba() -> bool:
     return True
 
 
-# Chunks of one piece of work on the cores given to this peer: one pool for the process, and results in the order of chunks.
-
-
 T = TypeVar("T")
 
 
 def spread(work: Callable[[int], T], count: int) -> list[T]:
-    """`[work(0), …, work(count − 1)]`, computed by as many threads as PyTorch uses; the calling thread is one of them.
+    """`[work(0), …, work(count − 1)]`, computed by as many threads as PyTorch uses.
 
-    Each takes the next chunk when it has time. Chunks are cut without regard to threads, so bits do not depend on them.
+    Chunks are cut without regard to threads, so bits do not depend on them.
     """
-    workers = min(torch.get_num_threads(), count)
-    if workers <= 1:
-        return [work(chunk) for chunk in range(count)]
-    results: dict[int, T] = {}
-    chunks = iter(range(count))
-
-    def take_turns() -> None:
-        for chunk in chunks:  # a step of this iterator is one operation of the interpreter: no chunk is taken twice
-            results[chunk] = work(chunk)
-
-    helpers = [_pool().submit(take_turns) for _ in range(workers - 1)]
-    take_turns()
-    for helper in helpers:
-        helper.cancel()  # one that has not begun has nothing left to do
-    for helper in helpers:
-        if not helper.cancelled():
-            helper.result()
-    return [results[chunk] for chunk in range(count)]
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="troth-kernels")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads stay behind in the parent
+    return in_turns(work, range(count), min(torch.get_num_threads(), count))
 
 
 # Rows of float32 where they lie: kept alive here, and given to compiled loops as addresses.
 
-
-# R rows, D coordinates
 
 Array = NDArray[Any]
 
@@ -119,8 +90,6 @@ def address(numbers_D: Array) -> int:
 
 # Finite checks, flushing and the exact norm of one vector of float32.
 
-
-# D coordinates
 
 _FLUSHED_AT_ONCE = 1 << 18
 
@@ -178,8 +147,6 @@ def exact_norm(numbers_D: Array, lanes: int, depth: int, *, only_ordinary: bool 
 
 # Differences of rows from a centre: their squares, and their products with random signs, in one pass.
 
-
-# S spans of coordinates, P rows, D coordinates, K projections, B bytes of signs for each coordinate
 
 _ROW_CHUNK = 1 << 17  # coordinates of one row; of several rows fewer, and a quarter at least
 
@@ -254,8 +221,6 @@ def _by_span(found: list[NDArray[np.float64]], spans: list[int], count: int) -> 
 # The two reads of CenteredClip's solver.
 
 
-# R rows, D coordinates
-
 _EXACT_CHUNK = 1 << 13  # coordinates: 32 runs of products
 
 
@@ -303,8 +268,6 @@ def _as_long(center_D: Array, rows: Sequence[Array] | Array) -> Array:
 
 # Distances of rows from a centre and the length of their clipped pulls, to the last bit as trees over all coordinates.
 
-
-# R rows, D coordinates, T terms of a place in the tree
 
 _STRIP = 1024  # places at a time
 _PLACES = 1 << 13  # halving ends below so many
@@ -360,9 +323,6 @@ def tree_terms(size: int) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
 #
 # A step's length is added up beside it, while its numbers are in the cache, as `exact_norm` adds: `shape` is its lanes and
 # depth.
-
-
-# D coordinates, T tensors of the model
 
 
 def sgd(
@@ -469,9 +429,7 @@ def prepare(count: int) -> None:
 def _one_at_a_time() -> Iterator[None]:
     """Sixteen peers that start together on a machine: one compiles, and the others find what it has written."""
     with ExitStack() as stack:
-        with suppress(
-            OSError, ImportError
-        ):  # nothing can be written, or there are no such locks: each compiles for itself
+        with suppress(OSError, ImportError):  # nothing can be written, or no such locks: each compiles for itself
             import fcntl
 
             lock = stack.enter_context(open(Path(__file__).parent / "__pycache__/preparing.lock", "a"))

@@ -10,6 +10,9 @@ import numpy as np
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+# R rows, D coordinates, C coordinates of a strip, B bytes of signs for each coordinate, T terms of a place in a tree, or tensors
+# of the model, L levels
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _POINTER: Any = numba.types.CPointer(numba.float32)
@@ -76,8 +79,6 @@ def numbers_at(address: int, size: int) -> NDArray[np.float32]:
 # Slices are taken before the innermost loops: an index that cannot be negative is what lets the compiler fill a vector unit.
 
 
-# D coordinates, C coordinates of a strip
-
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _EXPONENT = np.uint32(0x7F800000)
 _LEAST_NORMAL = np.uint32(0x00800000)
@@ -137,11 +138,7 @@ def tree(terms: NDArray[np.float64], width: int) -> float:
 # Loops over rows of float32 whose sums are right to a tolerance; rows are given by their addresses.
 
 
-# R rows, D coordinates, C coordinates of a strip, B bytes of signs for each coordinate
-
-_SQUARE_STRIP = (
-    512  # coordinates whose squares are added up in the lanes of a vector unit, before sums are added to sums
-)
+_SQUARE_STRIP = 512  # coordinates whose squares are added up in a vector unit's lanes, before sums are added to sums
 _FOLDED = 1 << 15  # coordinates after which tables are folded: a hundred terms in a place, whose sum is off by 10⁻¹⁴
 _BYTE = 256
 
@@ -227,8 +224,6 @@ def _fold(tables_BV: NDArray[np.float64], products_BK: NDArray[np.float64]) -> N
 
 # Loops of CenteredClip's solver: its two reads of the rows. Rows are given by their addresses, and lie anywhere.
 
-
-# R rows, D coordinates, C coordinates of a strip
 
 _RUN = 256  # products that are added up in the lanes of a vector unit, before sums are added to sums
 _EXACT_STRIP = 2048
@@ -391,9 +386,6 @@ def _add_rows(
 # are there.
 
 
-# R rows, D coordinates, C coordinates of a strip, T terms of a place, L levels
-
-
 @exact
 def distance_trees(
     addresses_R: NDArray[np.uintp],
@@ -486,9 +478,6 @@ def _merge(stack_LC: NDArray[np.float64], depth: int, t: int) -> int:
 
 
 # Loops of optimizers in float32: every operation rounded once, alone.
-
-
-# D coordinates, T tensors of the model
 
 
 @exact

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from hashlib import sha256 as _sha256
 from itertools import islice
 from typing import NewType, TypeVar
+
+from troth.processes import in_turns
 
 Digest = NewType("Digest", bytes)  # 32 bytes
 A = TypeVar("A")
@@ -103,39 +104,14 @@ def digest_of_chunks(length: int, hashes: Sequence[bytes]) -> Digest:
 def _hashes(chunks: list[memoryview]) -> Iterator[bytes]:
     """Hashes of chunks, on threads where that is more work than waking them."""
     much = sum(map(len, chunks)) > CHUNK_BYTES
-    return iter(_in_turns(chunk_hash, chunks, min(_CORES, len(chunks)) if much else 1))
+    return iter(in_turns(chunk_hash, chunks, min(_CORES, len(chunks)) if much else 1))
 
 
 def side_by_side(work: Callable[[A], R], questions: Sequence[A], most: int = 8) -> list[R]:
     """`[work(q) for q in questions]` on threads, for work that leaves the interpreter's lock to others: signatures, ciphers.
 
     At most `most` threads: where a piece takes less than a millisecond, waking one takes a good part of that."""
-    return _in_turns(work, questions, 1 if _CORES < _FEW_CORES else min(_CORES, len(questions), most))
-
-
-def _in_turns(work: Callable[[A], R], questions: Sequence[A], threads: int) -> list[R]:
-    """Threads take one question after the other, the calling thread among them: on a busy machine it does most."""
-    if threads <= 1:
-        return [work(question) for question in questions]
-    answers: dict[int, R] = {}
-    numbered = iter(enumerate(questions))
-
-    def take_turns() -> None:
-        for number, question in numbered:  # one operation of the interpreter: none comes twice
-            answers[number] = work(question)
-
-    helping = [_threads(os.getpid()).submit(take_turns) for _ in range(threads - 1)]
-    take_turns()
-    for helper in helping:
-        if not helper.cancel():  # one that has not begun has nothing left to do
-            helper.result()
-    return [answers[number] for number in range(len(questions))]
-
-
-@lru_cache(maxsize=1)
-def _threads(_process: int) -> ThreadPoolExecutor:
-    """One pool for the process: a fork has threads of its own."""
-    return ThreadPoolExecutor(_CORES, thread_name_prefix="hashing")
+    return in_turns(work, questions, 1 if _CORES < _FEW_CORES else min(_CORES, len(questions), most))
 
 
 # Merkle trees over tagged leaves (the shape of RFC 6962): one root commits to many parts, a short path opens one.

@@ -32,10 +32,6 @@ Numbers = NDArray[np.float64]
 _LN2 = 0.6931471805599453
 
 
-def sqrt(x: Numbers) -> Numbers:
-    return np.asarray(np.sqrt(x))
-
-
 def log(x: Numbers) -> Numbers:
     """`e·ln 2 + 2·artanh((m−1)/(m+1))` for x = m·2ᵉ with m from √½ to √2; negative numbers give NaN, zero −∞."""
     mantissa, exponent = np.frexp(np.where(x > 0, x, 1.0))
@@ -174,15 +170,15 @@ class FirstValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _random(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         if name in _FACTORIES:
-            size = args[-1] if name != "randperm" else [args[-1]]
-            out = torch.empty(size, **{"dtype": torch.int64, **kwargs} if name.startswith("randint") else kwargs)
-            out = out if name != "randperm" else torch.empty(size, **{"dtype": torch.int64, **kwargs})
+            size = [args[-1]] if name == "randperm" else args[-1]
+            out = torch.empty(size, **{"dtype": torch.int64, **kwargs} if name in _INTEGERS else kwargs)
         elif name in ("rand_like", "randn_like", "randint_like", "bernoulli"):
             out = torch.empty_like(args[0], **{k: v for k, v in kwargs.items() if k != "p"})
         elif name.endswith("_") and name in _IN_PLACE:
             out = args[0]
         elif name == "normal":
-            out = torch.empty(args[2], **kwargs) if len(args) > 2 else torch.empty_like(_first_tensor(args))
+            like = next((value for value in args if isinstance(value, Tensor)), None)
+            out = torch.empty(args[2], **kwargs) if like is None else torch.empty_like(like)
         else:
             raise TaskError(
                 f"model() draws with '{name}', which cannot be drawn from the run's stream: use uniform or normal "
@@ -200,7 +196,7 @@ class FirstValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 Formula = Callable[[Stream, int], NDArray[Any]]
-_FACTORIES = ("rand", "randn", "randint", "randperm")
+_FACTORIES, _INTEGERS = ("rand", "randn", "randint", "randperm"), ("randint", "randperm")
 _IN_PLACE = ("uniform_", "normal_", "exponential_", "random_", "bernoulli_")
 
 
@@ -254,11 +250,11 @@ def _portable(name: str, args: Any) -> Any:
         return tuple(torch.from_numpy(part).to(tensor.dtype) for part in qr(tensor.double().numpy()))
     if (function := _PORTABLE.get(name.removesuffix("_"))) is None:
         return None
-    result = torch.from_numpy(function(tensor.detach().double().numpy())).to(tensor.dtype)
+    result = torch.from_numpy(np.asarray(function(tensor.detach().double().numpy()))).to(tensor.dtype)
     return tensor.copy_(result) if name.endswith("_") else result
 
 
-_PORTABLE = {"sqrt": sqrt, "log": log, "exp": exp, "erfinv": erfinv}
+_PORTABLE: dict[str, Callable[[Numbers], Numbers]] = {"sqrt": np.sqrt, "log": log, "exp": exp, "erfinv": erfinv}
 
 
 def _exact(name: str, kwargs: dict[str, Any]) -> bool:
@@ -273,10 +269,6 @@ def _exact(name: str, kwargs: dict[str, Any]) -> bool:
 
 def _is_float(value: Any) -> bool:
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
-
-
-def _first_tensor(args: Any) -> Tensor:
-    return next(value for value in args if isinstance(value, Tensor))
 
 
 # Correctly rounded arithmetic, comparisons, selection, and operations that only move or make numbers.

@@ -24,7 +24,8 @@ from troth.training.task import Batch, Task
 from troth.training.user_code import calling
 from troth.training.weights import Layout
 
-# D coordinates
+# P peers, D coordinates
+
 
 Compute = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]  # parameters, batch -> loss, gradient
 _WARM_UPS = 3  # calls before the recording, in which libraries choose kernels and allocate
@@ -211,8 +212,6 @@ def fixed_generator() -> Iterator[None]:
 
 # Widths of calls for gradients: those in which a batch has the same bits, alone or among others.
 
-
-# P peers, D coordinates
 
 _FEW_LANES = 4  # an audit may cost as much as a fourth of all peers' gradients
 

@@ -24,6 +24,7 @@ from troth.training.task import Batch, Task
 
 # D coordinates
 
+
 _MOST_THREADS = 1024
 
 
@@ -75,18 +76,17 @@ class Machine:
         self._task, self._spec = task, spec
         self._threads = spec.threads or torch.get_num_threads()
         self.problem = self._problem()
-        self._problems = [
-            self.problem
-        ]  # one for each of the workers: a module takes the parameters of one call at a time
+        self._problems = [self.problem]  # one for each worker: a module takes the parameters of one call at a time
 
     def gradient(self, parameters_D: Tensor, batch: Batch) -> tuple[float, Tensor]:
         """Loss and gradient of one batch: float32, as it travels, on this machine."""
-        return self._computed(self.problem, GradientJob(self._copied(parameters_D), batch))
+        return self.gradients([GradientJob(parameters_D, batch)])[0]
 
     def gradients(self, jobs: Sequence[GradientJob]) -> list[tuple[float, Tensor]]:
         """The same of several batches, side by side where each of them needs a core and no more."""
         workers = min(len(jobs), os.cpu_count() or 1) if self._threads == 1 and self.problem.device.type == "cpu" else 1
-        copies = {id(job.parameters_D): self._copied(job.parameters_D) for job in jobs}  # by this thread, on its stream
+        device, dtype = self.problem.device, self.problem.dtype  # copied once, by this thread, on its stream
+        copies = {id(job.parameters_D): job.parameters_D.detach().to(device, dtype) for job in jobs}
         here = [GradientJob(copies[id(job.parameters_D)], job.batch) for job in jobs]
         if workers <= 1:
             return [self._computed(self.problem, job) for job in here]
@@ -112,9 +112,6 @@ class Machine:
         dtype = torch.float64 if self._spec.float64 else torch.float32
         return Problem(self._task, device=self._spec.device, dtype=dtype, one_by_one=True)
 
-    def _copied(self, parameters_D: Tensor) -> Tensor:
-        return parameters_D.detach().to(self.problem.device, self.problem.dtype)
-
     def _computed(self, problem: Problem, job: GradientJob) -> tuple[float, Tensor]:
         with threads(self._threads):
             loss, gradient_D = problem.gradient(job.parameters_D, job.batch)
@@ -127,9 +124,6 @@ class Machine:
 
 
 PROBE_SEED = derive(0, "hardware probe")
-
-
-# D coordinates
 
 
 class MachineFact(NamedTuple):
@@ -205,8 +199,6 @@ def _precision(problem: Problem) -> str:
 
 # Gradients as a machine of another class would compute them.
 
-
-# D coordinates
 
 # Four units in the last place of a float32: with them a class differs from this machine on digits as a CPU and an H200
 # do, by a median of 3·10⁻⁶ of a gradient.

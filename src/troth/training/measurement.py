@@ -39,10 +39,10 @@ from troth.training.optimizers import bound, cosine, make_optimizer
 from troth.training.problem import Problem
 from troth.training.task import TaskError, with_options
 
+# S seeds, P parts (and peers), D coordinates, d of them in a part, K projections
+
 # The ways in which this machine can compute a gradient, some of them as another machine would.
 
-
-# S seeds, D coordinates
 
 Gradients = Callable[[Tensor, Sequence[Seed]], Tensor]  # parameters, seeds -> gradients_SD
 
@@ -118,8 +118,6 @@ def _with_threads(count: int, problem: Problem) -> Gradients:
 
     return gradients
 
-
-# S seeds, P parts (and peers), D coordinates, d of them in a part, K projections
 
 _PROJECTIONS = 16
 _AUDITS = 5000  # audits in one run …

@@ -103,7 +103,7 @@ class SGD(Optimizer):
     def step(
         self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = _as_it_is
     ) -> OptimizerStep:
-        if _in_one_pass(parameters_D, gradient_D, state["momentum"]):
+        if kernels.takes(parameters_D, gradient_D, state["momentum"]):
             vectors, options = (parameters_D, gradient_D, state["momentum"]), (self.momentum, self.weight_decay)
             moved_D, buffer_D, length = kernels.sgd(*vectors, rate, *options, self.nesterov, (LANES, DEPTH))
             factor = shorten(length)
@@ -178,7 +178,7 @@ class AdamW(Optimizer):
         self, parameters_D: Tensor, gradient_D: Tensor, state: State, rate: float, shorten: Shorten = _as_it_is
     ) -> OptimizerStep:
         kept, tensors = 1 - rate * self.weight_decay, _tensors(self.layout, len(parameters_D))
-        if _in_one_pass(parameters_D, gradient_D, state["mean"], state["square"]):
+        if kernels.takes(parameters_D, gradient_D, state["mean"], state["square"]):
             powers, energies, scales, floors_T = self._scales(gradient_D, state, tensors)
             vectors = parameters_D, gradient_D, state["mean"], state["square"]
             scalars = (self.beta1, 1 - self.beta1, self.beta2, 1 - self.beta2, *scales, self.epsilon, kept)
@@ -332,11 +332,6 @@ def _rms(energy: float, size: int) -> float:
 def _as_float32(number: float) -> float:
     """A floor as all machines see it: rounded once, and none where some would flush it to zero."""
     return float(np.float32(number)) if number >= _LEAST_NORMAL else 0.0
-
-
-def _in_one_pass(*vectors: Tensor) -> bool:
-    """Tell whether a compiled loop does all operations number by number, with the same bits."""
-    return kernels.compiled(len(vectors[0])) and kernels.fits(*vectors)
 
 
 def _blocks(vector_D: Tensor) -> list[slice]:

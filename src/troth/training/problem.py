@@ -157,7 +157,9 @@ class Problem:
         drawn = list(batches)
         with calling("loss"):
             losses_P, gradients_PD = self._together(flat_D, padded(drawn, self.lanes.width(len(drawn))))
-        return losses_P[: len(drawn)], _clipped_rows(gradients_PD[: len(drawn)], self.task.clip_norm)
+        for gradient_D in gradients_PD[: len(drawn)]:
+            clipped(gradient_D, self.task.clip_norm)  # in place
+        return losses_P[: len(drawn)], gradients_PD[: len(drawn)]
 
     def begin_gradients(self, flat_D: Tensor, batches: Iterable[Batch]) -> list[tuple[Tensor, Tensor]]:
         """Losses and gradients one by one, without waiting; recorded ones on several streams of the accelerator."""
@@ -308,12 +310,6 @@ def clipped(gradient_D: Tensor, most: float | None) -> Tensor:
     if most is not None and (length := exact_norm(gradient_D)) > most:
         gradient_D.mul_(most / length)
     return gradient_D
-
-
-def _clipped_rows(gradients_PD: Tensor, most: float | None) -> Tensor:
-    for gradient_D in gradients_PD:
-        clipped(gradient_D, most)
-    return gradients_PD
 
 
 def _check_differentiable(problem: Problem, flat_D: Tensor, batch: Batch) -> None:

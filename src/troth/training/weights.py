@@ -21,10 +21,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from troth.files import read_into, write_by
 from troth.training.task import TaskError
 
-# Parameters as one flat vector, and back as views, without copies.
-
-
 # D coordinates
+
+# Parameters as one flat vector, and back as views, without copies.
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,6 @@ class Layout:
             view.copy_(tensors.pop(name).detach())
         return flat_D
 
-
-# D coordinates
 
 _SHARE, _LAST_BITS = 1e-5, 2.0**-22  # by which tensors may differ between machines
 _SHOWN = 5  # differences named in an error

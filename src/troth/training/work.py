@@ -28,6 +28,7 @@ from troth.training.weights import read_vectors, write_tensors
 
 # P peers, D coordinates
 
+
 MOST_NOT_FINITE = 3  # steps in a row without a finite gradient from an honest peer, until a run has diverged
 _DIGESTS = 4  # states whose digest is remembered
 
@@ -268,8 +269,6 @@ def finite_or_zero_rows(gradients_PD: Tensor) -> list[Tensor]:
 
 # Steps of an optimizer that are at most twice as long as is usual (SPEC U7).
 
-
-# D coordinates
 
 FIRST_STEPS = 8  # steps that no usual length limits yet
 STEPS = 64  # steps that the usual length looks back

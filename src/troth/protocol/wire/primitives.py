@@ -257,7 +257,7 @@ class Projector:
             return tools.sign_bytes(key, rows, size, start + first, start + last)
 
         here, center = vectors_PD.detach().numpy(), center_D.detach().cpu().numpy()
-        if not kernels.compiled(here.size) or not kernels.fits(center, here):
+        if not kernels.takes(here, center):
             return None
         found = kernels.differences(here, center, bounds, signs)
         return found._replace(products_SPK=found.products_SPK[..., :rows])
@@ -265,7 +265,7 @@ class Projector:
 
 def row_norms(rows_PD: NDArray[np.float32]) -> NDArray[np.float64]:
     """Lengths of rows to twelve digits or more, not to the last bit: for numbers that are checked with a tolerance."""
-    if kernels.compiled(rows_PD.size) and kernels.fits(rows_PD):
+    if kernels.takes(rows_PD):
         found_P: NDArray[np.float64] = np.sqrt(kernels.squared_lengths(rows_PD, (0, rows_PD.shape[1]))[0])
         return found_P
     squares_P, width = np.zeros(len(rows_PD)), max(1, _CACHED // len(rows_PD))
@@ -283,6 +283,6 @@ def part_norms(vector_D: Tensor, bounds: Sequence[int]) -> NDArray[np.float64]:
     if len(numbers_D) <= _CACHED:
         squares_D = np.square(numbers_D, dtype=np.float64)
         return np.sqrt(np.add.reduceat(squares_D, bounds[:-1]))
-    if kernels.compiled(len(numbers_D)) and kernels.fits(numbers_D):
+    if kernels.takes(numbers_D):
         return np.sqrt(kernels.squared_lengths(numbers_D[None], bounds)[:, 0])
     return np.concatenate([row_norms(numbers_D[None, start:stop]) for start, stop in pairwise(bounds)])
