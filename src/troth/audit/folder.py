@@ -15,7 +15,7 @@ from troth.audit.sample import Sampler
 from troth.audit.states import StateChecker
 from troth.audit.walk import Walk, Walked
 from troth.errors import OperatorError, printable
-from troth.network.disk.journal import FILE
+from troth.network.disk.journal import CHANGES_FILE
 from troth.network.disk.lock import is_in_use
 from troth.network.manifest.manifest import Manifest
 from troth.protocol.history import FORMAT
@@ -124,7 +124,7 @@ class _Audit:
         folder, run, report, options = self._folder, self._manifest.run, self._report, self._options
         # Before hours of other checks: a person may have to agree to it.
         task = AgreedTask(self._manifest, options.task, options.trust) if options.recompute else None
-        changes_path = folder / "journal" / FILE
+        changes_path = folder / "journal" / CHANGES_FILE
         check_mark(folder, run.id, report)
         changes = read_changes(changes_path, report)
         walked = self._walk(reader, changes or [])

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 from troth.audit.report import AuditReport, Check
 from troth.crypto import Digest, PeerId, verify
-from troth.network.disk.journal import FILE_NAME, KEPT_FILES, STEPS_PER_FILE
+from troth.network.disk.journal import JOURNAL_FILE, KEPT_FILES, STEPS_PER_FILE
 from troth.processes import started_safely
 from troth.protocol.history import FORMAT, Begin, Entry, EntryError, Said, chain_of, decode, first_digest, next_digest
 
@@ -39,7 +39,7 @@ class JournalReader:
         self._report = report
         self._chain: Digest | None = None  # up to the last line; None behind a line that could not be read
         names = sorted(path.name for path in folder.iterdir() if path.name.startswith("steps-"))
-        self.files = [folder / name for name in names if FILE_NAME.fullmatch(name)]
+        self.files = [folder / name for name in names if JOURNAL_FILE.fullmatch(name)]
         self.chains: set[Digest] = {first_digest(run)}  # all ends that the chain has had
         self.whole = True  # from the run's first step on
         self.torn = 0  # bytes of a last line that a power cut tore
@@ -124,7 +124,7 @@ class JournalReader:
                 raise EntryError("another run's journal, or another format")
             return None
         if isinstance(entry, Said):
-            found = FILE_NAME.fullmatch(place.file.name)
+            found = JOURNAL_FILE.fullmatch(place.file.name)
             assert found is not None
             if entry.step >= int(found[1]) + STEPS_PER_FILE:
                 raise EntryError(f"step {entry.step} belongs to a later file")

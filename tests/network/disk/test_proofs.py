@@ -8,7 +8,7 @@ from tests.network.disk.slots import RUN
 from tests.network.disk.test_roster_changes import certified, history
 from troth.crypto import blob_digest
 from troth.network.disk.chunks import invitation_from
-from troth.network.disk.journal import FILE, Journal
+from troth.network.disk.journal import CHANGES_FILE, Journal
 from troth.network.disk.lock import DiskError
 from troth.protocol.recovery.following import Invitation
 
@@ -52,19 +52,19 @@ def test_a_folder_without_a_certified_step_invites_nobody(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("journal")
 def test_nobody_is_invited_into_a_history_that_lacks_members(tmp_path: Path) -> None:
     """[J9] A newcomer would take the true run for the thieves'."""
-    path, right = tmp_path / "journal" / FILE, expected(5, 2)
+    path, right = tmp_path / "journal" / CHANGES_FILE, expected(5, 2)
     good = path.read_bytes()
     for place in range(0, len(good), 5):
         bad = bytearray(good)
         bad[place] ^= 1 << place % 8
         path.write_bytes(bad)
-        with pytest.raises(DiskError, match=f"{FILE}, line 1: .* troth join mends it"):
+        with pytest.raises(DiskError, match=f"{CHANGES_FILE}, line 1: .* troth join mends it"):
             invitation_from(tmp_path)
     path.write_bytes(b"")
-    with pytest.raises(DiskError, match=f"{FILE}, step 2: a change of the members is missing"):
+    with pytest.raises(DiskError, match=f"{CHANGES_FILE}, step 2: a change of the members is missing"):
         invitation_from(tmp_path)
     path.unlink()
-    with pytest.raises(DiskError, match=f"{FILE}, step 2: a change of the members is missing"):
+    with pytest.raises(DiskError, match=f"{CHANGES_FILE}, step 2: a change of the members is missing"):
         invitation_from(tmp_path)
     path.write_bytes(good)
     assert invitation_from(tmp_path) == (RUN, right)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.network.disk.slots import RUN
 from tests.network.disk.test_journal import record
-from troth.network.disk.journal import FILE, Journal, RosterChanges, read_exactly
+from troth.network.disk.journal import CHANGES_FILE, Journal, RosterChanges, read_exactly
 from troth.network.disk.lock import DiskError
 from troth.protocol.core.records import decode_record, encode_record
 from troth.protocol.wire.frames import CertifiedRecord
@@ -78,7 +78,7 @@ def opened(folder: Path) -> RosterChanges:
 
 def test_every_flipped_bit_is_mended_from_the_journal_or_refused(folder: Path) -> None:
     """It was taken for an empty file; the next change of members then wrote over all that were before."""
-    path = folder / FILE
+    path = folder / CHANGES_FILE
     good = path.read_bytes()
     first = good.index(b"\n") + 1
     for place in {*range(0, len(good), 7), *range(first - 3, first + 3), len(good) - 1}:
@@ -93,7 +93,7 @@ def test_every_flipped_bit_is_mended_from_the_journal_or_refused(folder: Path) -
             assert steps(changes) == [*CHANGES]
             assert path.read_bytes() == good
         else:  # the journal has forgotten that step
-            with pytest.raises(DiskError, match=rf"{FILE}, line 1: .* bring back a copy"):
+            with pytest.raises(DiskError, match=rf"{CHANGES_FILE}, line 1: .* bring back a copy"):
                 opened(folder)
             assert path.read_bytes() == bad, "nothing was written over"
     path.write_bytes(good)
@@ -102,7 +102,7 @@ def test_every_flipped_bit_is_mended_from_the_journal_or_refused(folder: Path) -
 
 def test_lines_that_are_missing_are_mended_from_the_journal_or_named(folder: Path) -> None:
     """An older copy, or the file of a member that knew less."""
-    path = folder / FILE
+    path = folder / CHANGES_FILE
     good = path.read_bytes()
     lines = good.splitlines(keepends=True)
     for kept in ([0], [0, 1], [0, 2]):
@@ -111,7 +111,7 @@ def test_lines_that_are_missing_are_mended_from_the_journal_or_named(folder: Pat
         assert path.read_bytes() == good
     for kept in ([], [1, 2], [2]):
         path.write_bytes(b"".join(lines[at] for at in kept))
-        with pytest.raises(DiskError, match=rf"{FILE}, step 1: a change of the members is missing there"):
+        with pytest.raises(DiskError, match=rf"{CHANGES_FILE}, step 1: a change of the members is missing there"):
             opened(folder)
     path.unlink()
     with pytest.raises(DiskError, match="step 1: a change of the members is missing"):
@@ -128,19 +128,19 @@ def test_a_journal_that_has_forgotten_nothing_makes_the_file_again(tmp_path: Pat
     for one in history(LENGTH, *CHANGES):
         journal.recorded([one])
     journal.close()
-    good = (tmp_path / FILE).read_bytes()
+    good = (tmp_path / CHANGES_FILE).read_bytes()
     for raw in (None, b"", b"\xff", b"{}\n", b"[" * 10_000, bytes(300)):
         if raw is None:
-            (tmp_path / FILE).unlink()
+            (tmp_path / CHANGES_FILE).unlink()
         else:
-            (tmp_path / FILE).write_bytes(raw)
+            (tmp_path / CHANGES_FILE).write_bytes(raw)
         assert opened(tmp_path).mended
-        assert (tmp_path / FILE).read_bytes() == good
+        assert (tmp_path / CHANGES_FILE).read_bytes() == good
 
 
 def test_a_change_that_was_written_and_not_its_record_is_kept_or_handed_in_again(folder: Path) -> None:
     """A power cut between the two files: the change is newer than the journal. One that does not follow is no loss either."""
-    path = folder / FILE
+    path = folder / CHANGES_FILE
     good = path.read_bytes()
     RosterChanges(path).add([certified(LENGTH, leaves=True, changed=9)])
     assert steps(opened(folder)) == [*CHANGES, LENGTH]
@@ -153,7 +153,7 @@ def test_a_change_that_was_written_and_not_its_record_is_kept_or_handed_in_again
 def test_of_a_step_that_was_made_again_the_journals_record_counts(folder: Path) -> None:
     """[B6] The power went after the file was written, and before the journal was."""
     before = opened(folder).before(LENGTH)
-    RosterChanges(folder / FILE).add([certified(9, incarnation=1, changed=4)])
+    RosterChanges(folder / CHANGES_FILE).add([certified(9, incarnation=1, changed=4)])
     assert opened(folder).before(LENGTH) == before
 
 
@@ -173,9 +173,9 @@ def test_a_file_that_is_whole_is_not_mended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("raw", [b"\xff", b"{}\n", b'{"record": "00", "signatures": {}}\n', b"[" * 10_000])
 def test_a_damaged_file_alone_is_refused_and_stays(tmp_path: Path, raw: bytes) -> None:
-    (tmp_path / FILE).write_bytes(raw)
-    with pytest.raises(DiskError, match=f"{FILE}, line 1: "):
-        RosterChanges(tmp_path / FILE)
-    with pytest.raises(DiskError, match=f"{FILE}, line 1: "):
+    (tmp_path / CHANGES_FILE).write_bytes(raw)
+    with pytest.raises(DiskError, match=f"{CHANGES_FILE}, line 1: "):
+        RosterChanges(tmp_path / CHANGES_FILE)
+    with pytest.raises(DiskError, match=f"{CHANGES_FILE}, line 1: "):
         opened(tmp_path)
-    assert (tmp_path / FILE).read_bytes() == raw
+    assert (tmp_path / CHANGES_FILE).read_bytes() == raw

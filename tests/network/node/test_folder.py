@@ -14,7 +14,7 @@ from tests.network.disk.slots import RUN, slot
 from tests.network.disk.test_roster_changes import history
 from troth.crypto import Digest, Identity
 from troth.network.disk.checkpoints import Marks
-from troth.network.disk.journal import FILE
+from troth.network.disk.journal import CHANGES_FILE
 from troth.network.disk.lock import DiskError, lock_folder, lock_key
 from troth.network.node.folder import PeerFolder
 from troth.protocol.core.run import Parameters, Run
@@ -239,14 +239,16 @@ def test_damage_that_is_mended_is_noted(tmp_path: Path) -> None:
     whole.last(first_state())
     whole.close()
     assert notes == []
-    for file in (tmp_path / "journal" / FILE, tmp_path / "checkpoints" / "step-000000002.json"):
+    for file in (tmp_path / "journal" / CHANGES_FILE, tmp_path / "checkpoints" / "step-000000002.json"):
         raw = bytearray(file.read_bytes())
         raw[len(raw) // 2] ^= 1
         file.write_bytes(raw)
     again = open_folder(tmp_path, note=notes.append)
     assert again.last(first_state()).state.step == 1
     again.close()
-    assert notes[0].startswith(f"{tmp_path / 'journal' / FILE} was damaged, or older than the journal beside it")
+    assert notes[0].startswith(
+        f"{tmp_path / 'journal' / CHANGES_FILE} was damaged, or older than the journal beside it"
+    )
     assert notes[1].startswith(
         f"the checkpoint of step 2 in {tmp_path} is damaged: this peer goes on from that of step 1"
     )

@@ -118,8 +118,8 @@ class AggregateFiles:
         return aggregate_D, blobs
 
     def served(self, digest: Digest) -> Served | None:
-        """An aggregate for peers that catch up, read as they ask for it (SPEC J2). They check it: a disk that failed costs them
-        a chunk. None once its file is gone."""
+        """An aggregate of one of the last steps for peers that catch up, read as they ask for it (SPEC J2). They check it: a disk
+        that failed costs them a chunk. None once its file is gone."""
         if digest not in self._named:
             return None
         step, bounds = self._named[digest]

@@ -48,7 +48,7 @@ from troth.protocol.history import (
 from troth.protocol.wire.frames import CertifiedRecord
 from troth.protocol.wire.messages import Announced
 
-FILE = "roster-changes.jsonl"
+CHANGES_FILE = "roster-changes.jsonl"
 _WAY_OUT = (
     "bring back a copy of this file, or take it from the journal of a member whom you trust: all have the same changes"
 )
@@ -128,7 +128,7 @@ def read_exactly(path: Path, last: StepRecord | None = None) -> list[CertifiedRe
 
 def read_changes(folder: Path, last: StepRecord) -> list[CertifiedRecord]:
     """The same from a journal's folder, for people who want to use them; raises `DiskError`."""
-    path = folder / FILE
+    path = folder / CHANGES_FILE
     try:
         return read_exactly(path, last)
     except (OSError, ValueError) as error:
@@ -207,12 +207,12 @@ def _parsed_change(raw: bytes) -> CertifiedRecord:
 STEPS_PER_FILE = 100
 KEPT_FILES = 20  # the newest ones
 _FILES_READ = 2  # the last ones, for records that others may ask for
-FILE_NAME = re.compile(r"steps-([0-9]{9})\.jsonl")
+JOURNAL_FILE = re.compile(r"steps-([0-9]{9})\.jsonl")
 
 
 def journal_files(folder: Path) -> list[Path]:
     """The oldest first."""
-    return sorted(path for path in folder.glob("steps-*.jsonl") if FILE_NAME.fullmatch(path.name))
+    return sorted(path for path in folder.glob("steps-*.jsonl") if JOURNAL_FILE.fullmatch(path.name))
 
 
 class Journal:
@@ -242,7 +242,7 @@ class Journal:
             folder.mkdir(parents=True, exist_ok=True)
             held = JournalRecords()
             last = self._check(after, held)
-            self.roster_changes = RosterChanges(folder / FILE, held)
+            self.roster_changes = RosterChanges(folder / CHANGES_FILE, held)
             if last:
                 self._reopen(last)
 

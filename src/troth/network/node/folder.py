@@ -35,10 +35,9 @@ from troth.network.disk.checkpoints import (
     Replay,
 )
 from troth.network.disk.chunks import ChunkFiles
-from troth.network.disk.journal import FILE, Journal
+from troth.network.disk.journal import CHANGES_FILE, Journal
 from troth.network.disk.lock import DiskError, lock_folder, or_disk_error, step_files
 from troth.network.disk.signing import RecordKeyFiles, SignedSlotsFile
-from troth.protocol.broadcast.serving import Served
 from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import LastRecord, State
@@ -67,20 +66,21 @@ class PeerFolder:
     ) -> None:
         self.path = path
         self._slots_path, self._successor_path = path / "signed-slots", path / "successor.key"
-        self._run = run
         self._work = work
         self._note = note
         self._keep_aggregates = keep_aggregates
         self._lock = _claim(path, run, owner, note)
         self._checkpoints = Checkpoints(path / "checkpoints", run, work, keep=keep_checkpoints, restore=self._replayed)
-        self._aggregates = AggregateFiles(path / "checkpoints", work.problem.size)
-        self._audit_records = AuditRecordFiles(path / "checkpoints", run, self._checkpoints, self._aggregates)
-        self._replay = Replay(work, self._aggregates, lambda training: rest(training.vectors, path))
+        self.aggregates = AggregateFiles(path / "checkpoints", work.problem.size)
+        self._audit_records = AuditRecordFiles(path / "checkpoints", run, self._checkpoints, self.aggregates)
+        self._replay = Replay(work, self.aggregates, lambda training: rest(training.vectors, path))
         self.journal = Journal(path / "journal", run, after=self._checkpoints.marks().journal)
         if self.journal.cut:
             note(f"the journal's last line was torn: {self.journal.cut} bytes of it are cut off")
         if self.journal.roster_changes.mended:
-            note(f"{path / 'journal' / FILE} was damaged, or older than the journal beside it: it is mended from that")
+            note(
+                f"{path / 'journal' / CHANGES_FILE} was damaged, or older than the journal beside it: it is mended from that"
+            )
         self.chunks = ChunkFiles(path / "download", note)
         self.record_keys = RecordKeyFiles(path / "record-keys", first_record_key)
         self.slots: SignedSlotsFile | None = None
@@ -158,7 +158,7 @@ class PeerFolder:
     def recorded(self, certified: Sequence[CertifiedRecord]) -> None:
         """Write down certified records, once everything is on disk that their models can be made from."""
         with self._writing():
-            self._aggregates.wait()
+            self.aggregates.wait()
         self.journal.recorded(certified)
 
     def certified(self, step: int) -> list[CertifiedRecord]:
@@ -170,24 +170,20 @@ class PeerFolder:
         aggregate until the next time."""
         small, owed = self._checkpoints.is_small(state.training), self._audit_records.save(state)
         with self._writing():
-            follows = small or self._aggregates.add(state)
+            follows = small or self.aggregates.add(state)
             if self._checkpoints.save(state, self._settled(), whole=whole or not follows, owed=owed):
                 self.chunks.clear()  # whatever was fetched is in a checkpoint
                 if not small:
-                    self._aggregates.saved(state)
+                    self.aggregates.saved(state)
             # The last record may not be certified, so the peer may go back by a step, and audit the one before (SPEC B2, B6).
             oldest = min((*owed, state.step - 2))
-            self._aggregates.prune(min(self._checkpoints.base_of(oldest), state.step - self._keep_aggregates))
+            self.aggregates.prune(min(self._checkpoints.base_of(oldest), state.step - self._keep_aggregates))
             self._rest(state)
 
     def save_standing(self, state: State[Training], lacks: Digest) -> None:
         """Save where a stranger has followed the run to, while its model is on its way: the records from here on lead from the
         content that it fetches to wherever the run is when it comes back."""
         self._checkpoints.save_standing(state, lacks, self._settled())
-
-    def served_aggregate(self, digest: Digest) -> Served | None:
-        """An aggregate of one of the last steps of a large model, for peers that catch up (SPEC J2)."""
-        return self._aggregates.served(digest)
 
     def _rest(self, state: State[Training], *earlier: State[Training]) -> None:
         """Move earlier states, and the states and aggregates that audits may still need, from memory to files, if they are large
@@ -204,7 +200,7 @@ class PeerFolder:
         """Save state, model and audit records: if all others stop too, nobody else has the model (SPEC B5)."""
         owed = self._audit_records.save(state)
         with self._writing():
-            self._aggregates.wait()
+            self.aggregates.wait()
         self._checkpoints.save(state, self._settled(), whole=True, owed=owed)
 
     def _settled(self) -> Marks:

@@ -318,7 +318,7 @@ class Node:
             on_followed=self._folder.journal.roster_changes.add,
             on_candidate=self._folder.save_standing,
             downloads=Downloads(self._folder.chunks, Arrival(self.note, self._teller.lives)),
-            archive=self._folder.served_aggregate,
+            archive=self._folder.aggregates.served,
         )
         return self._member
 
