@@ -15,19 +15,10 @@ from benchmarks.marked import fill, table
 from troth.errors import OperatorError
 from troth.workshop.lab.files import TIMES
 from troth.workshop.lab.measures import legend, lost_to, marks
-from troth.workshop.lab.reading import read_sweep
+from troth.workshop.lab.reading import FinishedRun, FinishedSweep, read_results
 from troth.workshop.lab.study import Study
 from troth.workshop.lab.sweep_file import read_sweep as read_plan
-from troth.workshop.lab.tables import (
-    Column,
-    FinishedRun,
-    FinishedSweep,
-    MeanAndDeviation,
-    mean,
-    number,
-    spread,
-    written,
-)
+from troth.workshop.lab.tables import Column, MeanAndDeviation, mean, number, spread, written
 from troth.workshop.simulation import ALSO
 
 PAGE = Path(__file__).parent.parent / "docs/results/README.md"
@@ -72,7 +63,7 @@ class Matrix:
 
 def read_matrix(folder: Path) -> Matrix:
     """Read the results of a finished sweep; one with runs that are missing or failed is refused."""
-    sweep = read_sweep(folder)
+    sweep = read_results(folder)
     if sweep.name != NAME:
         raise PagesError(f"{folder} holds the sweep '{sweep.name}', the pages are made from '{NAME}'")
     planned = {_place(cell.labels) for cell in read_plan(folder / "sweep.toml").plan().cells}

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.ban_law import LIARS, by_coin, law, lawful, one_by_one
 from benchmarks.marked import filled, table
 from troth.errors import OperatorError
-from troth.workshop.lab.reading import read_sweep
-from troth.workshop.lab.tables import FinishedRun, FinishedSweep
+from troth.workshop.lab.reading import FinishedRun, FinishedSweep, read_results
 from troth.workshop.simulation import TROTH
 
 RESULTS = Path(__file__).parent.parent / "docs/results"
@@ -170,7 +169,7 @@ def page(text: str, results: Path) -> str:
     for name, (sweep, tables) in SECTIONS.items():
         folder = results / sweep
         if f"<!-- {name} -->" in text and (folder / "results.jsonl").exists():
-            text = filled(text, name, tables(read_sweep(folder)))
+            text = filled(text, name, tables(read_results(folder)))
     return text
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from troth.workshop.lab.measures import legend, lost_to, marks
+from troth.workshop.lab.reading import FinishedRun, Label
 from troth.workshop.lab.study import TROTH, Metric, Study
-from troth.workshop.lab.tables import Column, FinishedRun, Label, ResultTable, file_names, mean, number, show
+from troth.workshop.lab.tables import Column, ResultTable, file_names, mean, number, show
 
 INK, MUTED, LINE, PAPER, ALARM = "#1f2329", "#676d76", "#dcdfe4", "#fffffe", "#b4322a"
 # With twelve of them and four dashes, 48 lines differ.

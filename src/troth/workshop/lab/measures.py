@@ -2,20 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from troth.workshop.lab.reading import ExpectedResult, FinishedRun, Label
 from troth.workshop.lab.study import Study, make_metric, shared_metrics
-from troth.workshop.lab.tables import (
-    Cell,
-    Column,
-    ExpectedResult,
-    FinishedRun,
-    Label,
-    ResultTable,
-    interval,
-    mean,
-    named,
-    show,
-    spread,
-)
+from troth.workshop.lab.tables import Cell, Column, ResultTable, interval, mean, named, show, spread
 
 OUTSIDE, DIVERGED, HONEST, EVENLY = "†", "✕", "!", "○"
 _MEANING = {
@@ -73,7 +62,7 @@ def lost_table(study: Study) -> ResultTable | None:
             rows.append((*_shown(key), own, plain, len(runs), marks(runs)))
     if not rows:
         return None
-    what = f"lost{', points' if metric.share else ''}"
+    what = f"lost{metric.in_points}"
     return ResultTable(
         "lost",
         f"{metric.name.capitalize()} lost under attack",
@@ -81,8 +70,8 @@ def lost_table(study: Study) -> ResultTable | None:
         f"First against the same defence without attack, then against the plain mean without attack.{legend(study)}",
         (
             *_axes(study.axes),
-            Column(f"{what} against itself", 1 if metric.share else None),
-            Column(f"{what} against the plain mean", 1 if metric.share else None),
+            Column(f"{what} against itself", metric.digits),
+            Column(f"{what} against the plain mean", metric.digits),
             Column("n"),
             Column("marks"),
         ),
@@ -195,7 +184,7 @@ def paired_table(study: Study) -> ResultTable | None:
     return ResultTable(
         "paired",
         f"{show(one)} minus {show(other)}, seed by seed",
-        f"Difference of the final {metric.name}{', points' if metric.share else ''}, with Student's t-interval over "
+        f"Difference of the final {metric.name}{metric.in_points}, with Student's t-interval over "
         "the seeds' differences. Where 0 is inside, the difference is within the seeds' noise.",
         (*_axes(axes), *(Column(name, digits) for name in names), Column("0 inside"), Column("seeds")),
         rows,

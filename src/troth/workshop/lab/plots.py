@@ -1,23 +1,23 @@
 """Pictures of runs."""
 
-import io
 from collections.abc import Sequence
 from itertools import cycle
 from math import nan
 from pathlib import Path
 
 from troth.evidence.file_format import RunSummary
+from troth.workshop.lab.figures import Axes, rendered
 
 _RUN_COLOURS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d98b19", "#4d4d4d")
 
 
 def plot_runs(runs: Sequence[tuple[str, RunSummary]], path: Path, title: str) -> None:
     """Draw a metric over steps (accuracy where there is one, else the loss): one line per run, the attack marked."""
-    from matplotlib.figure import Figure  # a second to import; no window system is touched
-
     metric = _metric([run for _, run in runs])
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.subplots()
+    path.write_bytes(rendered((9, 5), lambda figure: _draw(figure.subplots(), runs, metric, title)))
+
+
+def _draw(axes: Axes, runs: Sequence[tuple[str, RunSummary]], metric: str, title: str) -> None:
     for colour, (label, run) in zip(cycle(_RUN_COLOURS), runs, strict=False):
         points = [(point["step"], point.get(metric, nan)) for point in run.curve]
         axes.plot(*zip(*points, strict=True), color=colour, linewidth=2, label=label)
@@ -25,7 +25,7 @@ def plot_runs(runs: Sequence[tuple[str, RunSummary]], path: Path, title: str) ->
             axes.plot(*points[-1], marker="x", markersize=9, markeredgewidth=2.5, color=colour)
             axes.annotate("diverged", points[-1], xytext=(8, 4), textcoords="offset points", color=colour)
         _mark_bans(axes, run, dict(points), colour)
-    _mark_attack_of_runs(axes, [run for _, run in runs])
+    _mark_attack(axes, [run for _, run in runs])
     axes.set_xlabel("step")
     axes.set_ylabel(f"test {metric}")
     if metric == "accuracy":
@@ -37,9 +37,6 @@ def plot_runs(runs: Sequence[tuple[str, RunSummary]], path: Path, title: str) ->
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best")
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=110, metadata={"Software": None})
-    path.write_bytes(image.getvalue())
 
 
 def _metric(runs: Sequence[RunSummary]) -> str:
@@ -48,7 +45,7 @@ def _metric(runs: Sequence[RunSummary]) -> str:
     return next((name for name in ("accuracy", "loss", *shared) if name in shared), "loss")
 
 
-def _mark_bans(axes, run: RunSummary, curve: dict[float, float], colour: str) -> None:  # type: ignore[no-untyped-def]
+def _mark_bans(axes: Axes, run: RunSummary, curve: dict[float, float], colour: str) -> None:
     """Draw a triangle on the curve at every ban."""
     steps = [ban["step"] for ban in run.details.get("banned", [])]
     if steps:
@@ -57,7 +54,7 @@ def _mark_bans(axes, run: RunSummary, curve: dict[float, float], colour: str) ->
         axes.plot(steps, heights, "v", color=colour, markersize=8, markeredgecolor="white", label="a liar is banned")
 
 
-def _mark_attack_of_runs(axes, runs: Sequence[RunSummary]) -> None:  # type: ignore[no-untyped-def]  # matplotlib's axes
+def _mark_attack(axes: Axes, runs: Sequence[RunSummary]) -> None:
     attacked = [run for run in runs if run.byzantine]
     if not attacked:
         return

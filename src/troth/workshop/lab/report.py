@@ -13,9 +13,9 @@ from troth.files import write_bytes
 from troth.workshop.lab.figures import Picture, axis_pictures, curve_pictures, heat_maps
 from troth.workshop.lab.files import SweepError
 from troth.workshop.lab.measures import ban_table, expected_table, failed_table, final_table, lost_table, paired_table
-from troth.workshop.lab.reading import read_sweep, sweep_folders
+from troth.workshop.lab.reading import FinishedSweep, read_results, sweep_folders
 from troth.workshop.lab.study import TROTH, Study
-from troth.workshop.lab.tables import FinishedSweep, ResultTable, file_names, show
+from troth.workshop.lab.tables import ResultTable, file_names, show
 
 # The page: one file that asks nothing of any other machine, by day and by night, on a desk and on a phone.
 
@@ -127,7 +127,7 @@ def write_report(folder: Path, out: Path | None = None) -> SweepReport:
 
     Files of an earlier report that go by the same name are replaced, others stay. Equal results give equal bytes.
     """
-    sweeps = [read_sweep(place) for place in sweep_folders(folder)]
+    sweeps = [read_results(place) for place in sweep_folders(folder)]
     prefixes = [f"{name}-" for name in file_names([sweep.name for sweep in sweeps])] if len(sweeps) > 1 else [""]
     chapters, files = [], dict[str, bytes]()
     for sweep, prefix in zip(sweeps, prefixes, strict=True):

@@ -6,8 +6,8 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -32,7 +32,6 @@ MODEL = "model.safetensors"
 
 def save_results(folder: Path, finished: "Finished", reports: Sequence["StepReport"]) -> None:
     """Write evidence/, model.safetensors, curve.csv, curve.png and summary.json of a simulated run into its folder."""
-    from troth.files import write_text
     from troth.training.weights import write_model
     from troth.workshop.lab.plots import plot_runs
 
@@ -98,7 +97,6 @@ def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"], names: M
     """
     from troth.evidence.companion_files import FILES, save_evidence
     from troth.evidence.verify import verify_ban
-    from troth.files import write_text
 
     place = folder / "evidence"
     for old in (file for kind in (*FILES, "run") for file in place.glob(kind)):
@@ -114,8 +112,6 @@ def write_evidence(folder: Path, evidence: Mapping[str, "BanEvidence"], names: M
 
 def write_curve(path: Path, peers: int, reports: Sequence["StepReport"], curve: Sequence[Mapping[str, float]]) -> None:
     """Write `curve.csv`, one row a step: its metrics where the model was evaluated, and how the run went."""
-    from troth.files import write_text
-
     metrics = {int(point["step"]): {k: v for k, v in point.items() if k != "step"} for point in curve}
     names = list(dict.fromkeys(name for point in metrics.values() for name in point))
     rows: list[dict[str, Any]] = [{"step": 0, "attacked": 0, "alive": peers, "banned": 0, "absent": 0}]
@@ -147,6 +143,9 @@ def _title(summary: "RunSummary") -> str:
 # The folder of a sweep's results: a line for each run, kept as soon as it is there, and put in order at the end.
 
 
+_GOES_ON = "the runs that were kept are there, and the same command goes on from them"
+
+
 class _Head(Struct):
     """Parts of a line by which a run is found again."""
 
@@ -167,7 +166,7 @@ class Store:
         for cell in cells:
             self._by_key.setdefault(cell.job.key, []).append(cell)
         self._lines: dict[str, dict[str, Any]] = {}
-        try:
+        with _writing(folder, "choose another folder"), ExitStack() as undone:
             folder.mkdir(parents=True, exist_ok=True)
             # Two that write here would each replace the file by what it knows, and lose the other's runs.
             lock = lock_folder(folder)
@@ -175,18 +174,20 @@ class Store:
                 raise SweepError(
                     f"another 'troth lab run' writes to `out` {folder}: wait for it, or choose another folder"
                 )
-            with ExitStack() as undone:
-                undone.callback(lock.release)
-                self._open(extend=extend)
-                undone.pop_all()
-        except OSError as error:
-            raise SweepError(f"cannot write to `out` {folder}: {error.strerror}; choose another folder") from error
-        self._lock = lock
+            self._lock = lock
+            undone.callback(lock.release)
+            self._open(extend=extend)
+            undone.pop_all()
 
     def _open(self, *, extend: bool) -> None:
         folder, foreign = self.folder, self._take_in()
         if foreign and not extend:
-            raise SweepError(_whose(folder, foreign[0], len(foreign)))
+            version, name = foreign[0].get("version"), foreign[0].get("sweep")
+            other = f"version {version}" if version != __version__ else f"sweep '{name}'"
+            raise SweepError(
+                f"{folder} holds {len(foreign)} runs that are not this sweep's, of {other}: choose another `out`, "
+                f"or `extend` it: then they go to {SET_ASIDE}"
+            )
         if foreign:
             with (folder / SET_ASIDE).open("ab") as aside:
                 aside.writelines(map(_to_line, foreign))
@@ -224,32 +225,32 @@ class Store:
         for cell in self._by_key[key]:
             head = {"key": key, "version": __version__, "sweep": self._sweep.name}
             lines[_place(key, cell.labels)] = {**head, "labels": cell.labels, "config": cell.config, **found}
-        try:
-            self._lines |= lines  # first: `close`, after an interrupt, would drop from the file what is not here
+        self._lines |= lines  # first: `close`, after an interrupt, would drop from the file what is not here
+        with _writing(self.folder, _GOES_ON):
             self._file.write(b"".join(map(_to_line, lines.values())))
             self._file.flush()
             os.fsync(self._file.fileno())
             with (self.folder / TIMES).open("ab") as file:
                 file.write(_to_line({"key": key, "seconds": round(seconds, 3), "machine": machine()}))
-        except OSError as error:
-            raise self._stopped(error) from error
 
     def close(self) -> None:
         """Put what is there into the sweep's order: with all runs, the same file however they were made."""
         try:
             with suppress(OSError):  # what could not be written before cannot be now; it is told already
                 self._file.close()
-            _write_lines(self.folder / RESULTS, [self._lines[place] for place in self._cells if place in self._lines])
-        except OSError as error:
-            raise self._stopped(error) from error
+            with _writing(self.folder, _GOES_ON):
+                lines = [self._lines[place] for place in self._cells if place in self._lines]
+                _write_lines(self.folder / RESULTS, lines)
         finally:
             self._lock.release()
 
-    def _stopped(self, error: OSError) -> SweepError:
-        return SweepError(
-            f"cannot write to `out` {self.folder}: {error.strerror}; the runs that were kept are there, and the same command "
-            "goes on from them"
-        )
+
+@contextmanager
+def _writing(folder: Path, way_out: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SweepError(f"cannot write to `out` {folder}: {error.strerror}; {way_out}") from error
 
 
 def machine() -> str:
@@ -281,11 +282,3 @@ def _to_line(line: Mapping[str, Any]) -> bytes:
 
 def _place(key: str, labels: Mapping[str, Any]) -> str:
     return key + json.dumps(labels, sort_keys=True, default=str)
-
-
-def _whose(folder: Path, line: Mapping[str, Any], count: int) -> str:
-    other = f"version {line['version']}" if line.get("version") != __version__ else f"sweep '{line.get('sweep')}'"
-    return (
-        f"{folder} holds {count} runs that are not this sweep's, of {other}: choose another `out`, "
-        f"or `extend` it: then they go to {SET_ASIDE}"
-    )

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from troth.workshop.lab.tables import FinishedRun, FinishedSweep, Label, file_names, named
+from troth.workshop.lab.reading import FinishedRun, FinishedSweep, Label
+from troth.workshop.lab.tables import file_names, named
 
 # The metric of a report: which way is better, and how it is written.
 
@@ -31,6 +32,10 @@ class Metric:
     @property
     def in_title(self) -> str:
         return ", %" if self.share else ""
+
+    @property
+    def in_points(self) -> str:
+        return ", points" if self.share else ""
 
     def final(self, run: FinishedRun) -> float | None:
         return run.metrics.get(self.name)

@@ -6,14 +6,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from troth.errors import OperatorError
+from troth.options import declared
 from troth.specs import SpecError
 from troth.training import TaskError, make_task
 from troth.training.tasks import DATA, data_folder
@@ -77,10 +76,11 @@ class Sweep:
 
     @property
     def needs_data(self) -> bool:
-        values = [
-            value for group in self.groups for table in (group.fixed, *_tables(group.axes)) for value in table.values()
+        tables = [group.fixed for group in self.groups]
+        tables += [
+            _options_of(a, value) for group in self.groups for a, values in group.axes.items() for value in values
         ]
-        return any(isinstance(value, str) and DATA in value for value in values)
+        return any(isinstance(value, str) and DATA in value for table in tables for value in table.values())
 
     def plan(self, *, data: Path | None = None, override: Mapping[str, Any] | None = None) -> "SweepPlan":
         """Make and check every scenario, before hours of work. `override`: options of this machine, such as its device."""
@@ -94,9 +94,8 @@ class Sweep:
                 try:
                     cells.append(_cell(labels, settled(options | dict(override or {})), self.folder, place))
                 except OperatorError as error:
-                    nowhere = isinstance(
-                        error, SpecError | TaskError
-                    )  # a missing file, an unknown name: no question of cells
+                    # A missing file, an unknown name: no question of cells.
+                    nowhere = isinstance(error, SpecError | TaskError)
                     if nowhere or not self.skip_impossible:
                         way_out = "" if nowhere else " (`skip_impossible = true` leaves such runs out)"
                         raise SweepError(f"{in_words(labels)} cannot be run: {error}{way_out}") from error
@@ -112,7 +111,7 @@ class Sweep:
                 labels, options = dict(named), dict(group.fixed)
                 for axis, value in zip(group.axes, chosen, strict=True):
                     labels[axis] = value["label"] if isinstance(value, Mapping) else value
-                    options |= _options_of(axis, value)
+                    options |= check_options(_options_of(axis, value), f"axis `{axis}`")
                 for seed in self.seeds:
                     yield labels | {"seed": seed}, options | {"seed": seed}
 
@@ -150,9 +149,8 @@ def in_words(labels: Labels) -> str:
 
 
 def _cell(labels: Labels, options: dict[str, Any], folder: Path, data: str | None) -> Cell:
-    unnamed = SweepJob("", options, str(folder), data)
-    config = unnamed.scenario().config()
-    return Cell(labels, SweepJob(key_of(config), options, unnamed.folder, data), config)
+    config = Scenario(**options).config()
+    return Cell(labels, SweepJob(key_of(config), options, str(folder), data), config)
 
 
 def key_of(config: Mapping[str, Any]) -> str:
@@ -161,25 +159,17 @@ def key_of(config: Mapping[str, Any]) -> str:
 
 
 def _options_of(axis: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return check_options({name: one for name, one in value.items() if name != "label"}, f"axis `{axis}`")
-    return check_options({axis: value}, f"axis `{axis}`")
-
-
-def _tables(axes: Mapping[str, Sequence[Any]]) -> Iterator[Mapping[str, Any]]:
-    for axis, values in axes.items():
-        for value in values:
-            yield value if isinstance(value, Mapping) else {axis: value}
+    options = value if isinstance(value, Mapping) else {axis: value}
+    return {name: one for name, one in options.items() if name != "label"}
 
 
 # Options of scenarios as a sweep's file writes them: checked one by one, named where they are wrong.
-
 
 NONE = "none"  # as an attack: nobody lies
 WHEN = {"early": 1 / 6, "middle": 1 / 3, "late": 2 / 3}  # start of an attack, as a share of the steps
 
 _OF_ATTACKS = ("attack", "attack_start", "attack_every", "attack_probability", "attack_stop")
-_NOT_HERE = {"seed": "write `seeds = [0, 1, 2]` above all tables"}
+_WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list of texts"}
 
 
 def check_options(options: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -188,16 +178,17 @@ def check_options(options: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _checked(name: str, value: Any, where: str) -> Any:
-    if name in _NOT_HERE:
-        raise SweepError(f"{where}: no `{name}` here: {_NOT_HERE[name]}")
+    if name == "seed":
+        raise SweepError(f"{where}: no `seed` here: write `seeds = [0, 1, 2]` above all tables")
     if name == "when":
         if value not in WHEN:
             raise SweepError(f"{where}: `when` is one of {', '.join(WHEN)}, got {value!r}")
         return value
-    kinds = _kinds()
+    kinds = {one.name: one.kinds for one in declared(Scenario)}
     if name not in kinds:
-        near = difflib.get_close_matches(name, (*kinds, "when"), n=1, cutoff=0.5)
-        hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join((*kinds, 'when'))}"
+        known = (*kinds.keys() - {"seed"}, "when")
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(sorted(known))}"
         raise SweepError(f"{where}: a scenario has no option `{name}`: {hint}")
     kind = kinds[name]
     if float in kind and type(value) is int:
@@ -207,25 +198,9 @@ def _checked(name: str, value: Any, where: str) -> Any:
     if Path in kind and isinstance(value, str):
         return Path(value)
     if type(value) not in kind:
-        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list of texts"}
-        wanted = " or ".join(word for one, word in words.items() if one in kind)
+        wanted = " or ".join(word for one, word in _WANTED.items() if one in kind)
         raise SweepError(f"{where}: `{name}` takes {wanted}, got {value!r}")
     return value
-
-
-@cache
-def _kinds() -> dict[str, frozenset[type]]:
-    """The plain types that each option takes; a sequence is a list in the file, and a path is text."""
-    hints = get_type_hints(Scenario)
-    return {field.name: frozenset(_plain(hints[field.name])) for field in fields(Scenario) if field.name != "seed"}
-
-
-def _plain(hint: Any) -> set[type]:
-    if get_origin(hint) in (Union, UnionType):
-        return set().union(*map(_plain, get_args(hint)))
-    if get_origin(hint) is Sequence:
-        return {list}
-    return {hint} if hint in (int, float, bool, str, Path) else set()
 
 
 def settled(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from tests.workshop.lab.made_results import made_run, made_sweep, write_results
 from troth.workshop.lab.figures import Band, Style, curve_of, curve_pictures, heat_maps, styles
 from troth.workshop.lab.measures import ban_table, expected_table, final_table, lost_table, paired_table
-from troth.workshop.lab.reading import read_sweep
+from troth.workshop.lab.reading import read_results
 from troth.workshop.lab.report import facts, trouble
 from troth.workshop.lab.study import Study
 from troth.workshop.lab.tables import MeanAndDeviation, ResultTable, number
@@ -42,7 +42,7 @@ RUNS = [
 
 
 def study(tmp_path: Path, runs: list[dict[str, Any]] | None = None, toml: str = "") -> Study:
-    return Study(read_sweep(write_results(tmp_path / "made", runs or RUNS, f'name = "made"\n{toml}')))
+    return Study(read_results(write_results(tmp_path / "made", runs or RUNS, f'name = "made"\n{toml}')))
 
 
 def by_cell(table: ResultTable | None, labels: int = 2) -> dict[tuple[Any, ...], tuple[Any, ...]]:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.workshop.lab.made_results import made_run, made_sweep, write_results
 from troth.errors import OperatorError
-from troth.workshop.lab.reading import read_sweep, sweep_folders
+from troth.workshop.lab.reading import read_results, sweep_folders
 
 AXES = {"attack": ["none", "alie"], "defence": ["troth", "mean"]}
 
@@ -20,7 +20,7 @@ def sweep(tmp_path: Path, *runs: dict[str, Any], toml: str = 'name = "made"\n', 
 def test_a_whole_folder(tmp_path: Path) -> None:
     head = 'name = "m"\ntitle = "T"\ncompare = "attack × defence"\npaired = ["troth", "mean"]\n'
     expected = '[[expected]]\nattack = "alie"\naccuracy = 98.0\nsource = "a paper"\nlast = 5\n'
-    read = read_sweep(sweep(tmp_path, toml=head + expected))
+    read = read_results(sweep(tmp_path, toml=head + expected))
     assert (read.name, read.title, read.compare, read.file.paired) == (
         "m",
         "T",
@@ -49,7 +49,7 @@ def test_runs_are_in_the_order_of_the_file(tmp_path: Path) -> None:
     ]
     axes = 'axes.attack = ["none", "flip"]\naxes.defence = [{ label = "troth", tau = 1 }, "mean"]\n'
     toml = f'name = "made"\n[[groups]]\nname = "a"\n{axes}[[groups]]\nname = "b"\n{axes}'
-    found = read_sweep(sweep(tmp_path, *runs, toml=toml)).runs
+    found = read_results(sweep(tmp_path, *runs, toml=toml)).runs
     assert [tuple(run.labels[axis] for axis in ("group", "attack", "defence")) for run in found] == [
         ("a", "none", "troth"),
         ("a", "none", "mean"),
@@ -62,7 +62,7 @@ def test_runs_are_in_the_order_of_the_file(tmp_path: Path) -> None:
 def test_a_failed_run_is_kept_apart(tmp_path: Path) -> None:
     labels = {"attack": "none", "defence": "mean", "seed": 0}
     failed = {"key": "f", "labels": labels, "config": {}, "error": "out of memory"}
-    read = read_sweep(sweep(tmp_path, made_run({**labels, "seed": 1}), failed))
+    read = read_results(sweep(tmp_path, made_run({**labels, "seed": 1}), failed))
     assert len(read.runs) == 1
     assert read.failed[0].error == "out of memory"
 
@@ -71,7 +71,7 @@ def test_a_last_line_that_is_cut_off_is_an_unfinished_sweep(tmp_path: Path) -> N
     folder = sweep(tmp_path)
     results = folder / "results.jsonl"
     results.write_bytes(results.read_bytes()[:-100])
-    read = read_sweep(folder)
+    read = read_results(folder)
     assert read.torn
     assert len(read.runs) == 3
 
@@ -80,7 +80,7 @@ def test_a_last_line_that_lacks_its_newline_alone_is_cut_off_too(tmp_path: Path)
     folder = sweep(tmp_path)
     results = folder / "results.jsonl"
     results.write_bytes(results.read_bytes()[:-1])
-    read = read_sweep(folder)
+    read = read_results(folder)
     assert read.torn
     assert len(read.runs) == 3
 
@@ -91,7 +91,7 @@ def test_a_line_in_the_middle_that_is_cut_off_is_refused(tmp_path: Path) -> None
     lines = results.read_text().splitlines()
     results.write_text("\n".join([lines[0], lines[1][:-30], *lines[2:]]) + "\n")
     with pytest.raises(OperatorError, match=r"results\.jsonl, line 2: "):
-        read_sweep(folder)
+        read_results(folder)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_line_in_the_middle_that_is_cut_off_is_refused(tmp_path: Path) -> None
 def test_malformed_lines_are_refused_with_their_number(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     good, bad = made_sweep({"attack": ["none"], "defence": ["mean"]}, [0, 1])
     with pytest.raises(OperatorError, match=r"results\.jsonl, line 2: ") as refused:
-        read_sweep(sweep(tmp_path, good, {**bad, **change}, times=False))
+        read_results(sweep(tmp_path, good, {**bad, **change}, times=False))
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -128,13 +128,13 @@ def test_numbers_and_objects_that_json_does_not_have(tmp_path: Path, text: str) 
     at = json.dumps(json.loads(first)["metrics"]["loss"])
     results.write_text(first.replace(f'"loss": {at}}}, "curve"', f'"loss": {text}}}, "curve"') + "\n" + second + "\n")
     with pytest.raises(OperatorError, match="line 1: "):
-        read_sweep(folder)
+        read_results(folder)
 
 
 def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
     run = made_run({"attack": "none", "seed": 0})
     with pytest.raises(OperatorError, match="line 2: a second run with the key"):
-        read_sweep(sweep(tmp_path, run, run))
+        read_results(sweep(tmp_path, run, run))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
 )
 def test_a_malformed_sweep_file_is_refused(tmp_path: Path, toml: str, message: str) -> None:
     with pytest.raises(OperatorError, match=rf"sweep\.toml.*{message}"):
-        read_sweep(sweep(tmp_path, toml=toml))
+        read_results(sweep(tmp_path, toml=toml))
 
 
 def test_a_folder_of_sweeps_and_one_without(tmp_path: Path) -> None:
@@ -169,19 +169,19 @@ def test_a_folder_without_the_sweep_file_is_refused(tmp_path: Path) -> None:
     folder = sweep(tmp_path)
     (folder / "sweep.toml").unlink()
     with pytest.raises(OperatorError, match=r"cannot read .*sweep\.toml"):
-        read_sweep(folder)
+        read_results(folder)
 
 
 def test_a_metric_that_is_too_large_to_average_is_none(tmp_path: Path) -> None:
     run = made_run({"attack": "none", "seed": 0}, metrics={"accuracy": 0.1, "loss": 1e300})
-    assert read_sweep(sweep(tmp_path, run)).runs[0].metrics == {"accuracy": 0.1, "loss": None}
+    assert read_results(sweep(tmp_path, run)).runs[0].metrics == {"accuracy": 0.1, "loss": None}
 
 
 def test_times_are_read_strictly_too_but_may_be_cut_off(tmp_path: Path) -> None:
     folder = sweep(tmp_path)
     times = folder / "times.jsonl"
     times.write_bytes(times.read_bytes()[:-5])
-    assert [run.seconds is None for run in read_sweep(folder).runs] == [False, False, False, True]
+    assert [run.seconds is None for run in read_results(folder).runs] == [False, False, False, True]
     times.write_text('{"key": "x", "seconds": "long"}\n')
     with pytest.raises(OperatorError, match=r"times\.jsonl, line 1: Expected `float`, got `str`"):
-        read_sweep(folder)
+        read_results(folder)

@@ -13,7 +13,7 @@ import torch
 
 from tests.workshop.lab.sweeps.tiny import TINY, inline, tiny
 from troth.workshop.lab.files import SweepError
-from troth.workshop.lab.reading import read_sweep
+from troth.workshop.lab.reading import read_results
 from troth.workshop.lab.results import Store
 from troth.workshop.lab.run import Engine, Performed, Results, local, perform, ray, run_sweep
 from troth.workshop.lab.sweep import SweepJob
@@ -48,7 +48,7 @@ def test_a_line_holds_everything(whole: Path) -> None:
 
 def test_a_report_reads_what_was_written(whole: Path) -> None:
     """A trusted server bans nobody, and its lines have no `bans`."""
-    runs = {(run.labels["defence"], run.calm): run for run in read_sweep(whole).runs}
+    runs = {(run.labels["defence"], run.calm): run for run in read_results(whole).runs}
     assert len(runs) == 6
     assert runs["mean", False].out == {}
 
