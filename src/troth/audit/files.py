@@ -1,4 +1,5 @@
-"""Files of a folder that a stranger may have filled: ordinary files only, of bounded size, in the one form that is written."""
+"""Files of a folder that a stranger may have filled: ordinary files only, of bounded size, in the one form that is written; and
+the checks of the small ones, and of the model."""
 
 import json
 import os

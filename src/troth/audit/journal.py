@@ -88,9 +88,8 @@ class JournalReader:
         self._chain = digest
         self.chains.add(digest)
         if before is not None and next_digest(before, content) != digest:
-            self._report.wrong(
-                Check.LINES, str(place), "the chain is broken here: this line, or one before it, was changed"
-            )
+            what = "the chain is broken here: this line, or one before it, was changed"
+            self._report.wrong(Check.LINES, str(place), what)
             return
         yield place, content
 
@@ -110,9 +109,8 @@ class JournalReader:
                 what = f"files before this one are missing: a peer keeps {KEPT_FILES}, and here are {len(self.files)}"
                 self._report.wrong(Check.LINES, str(place), what)
         elif self._chain_at_start not in (None, after):
-            self._report.wrong(
-                Check.LINES, str(place), "the file does not continue the one before it: one was cut or is missing"
-            )
+            what = "the file does not continue the one before it: one was cut or is missing"
+            self._report.wrong(Check.LINES, str(place), what)
         return after
 
     def _parsed(self, place: Place, content: bytes) -> Entry | None:

@@ -46,9 +46,7 @@ from troth.protocol.wire.primitives import Primitives
 
 _OF_SCALES = frozenset({"tau", "factor", "state after"})
 _OF_ROSTER = frozenset({"slowed", "link disputes", "expelled", "absent", "standing"})
-_OF_DOOR = frozenset(
-    {"candidates", "admitted"}
-)  # for a probation: who was admitted lately, and what tickets were made for
+_OF_DOOR = frozenset({"candidates", "admitted"})  # for a probation: who was admitted, and what tickets were made for
 
 
 @dataclass(frozen=True)
@@ -247,13 +245,10 @@ class Walk:
             return self._begin_after_gap(place, record)
         last = walked.last
         if last is not None and record.step == last.step and record.incarnation > last.incarnation:
-            self._report.remark(
-                f"step {record.step} was made again in incarnation {record.incarnation}: that one counts"
-            )
-            self._report.skipped(
-                f"the restart before step {record.step}, incarnation {record.incarnation}",
-                "a quorum had signed a record of that step before, and the journal holds no restart certificate",
-            )
+            again = f"step {record.step} was made again in incarnation {record.incarnation}"
+            self._report.remark(f"{again}: that one counts")
+            why = "a quorum had signed a record of that step before, and the journal holds no restart certificate"
+            self._report.skipped(f"the restart before step {record.step}, incarnation {record.incarnation}", why)
             del walked.records[last.step], walked.raw[last.step]
             walked.retraced.discard(last.step)
             return walked.states[record.step]

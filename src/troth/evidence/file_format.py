@@ -1,8 +1,8 @@
-"""Format of the file that proves a ban: its fields, and the one way to write it down.
+"""Formats of what a run shows to outsiders: the file that proves a ban, with the one way to write it down, and `summary.json`.
 
-It holds the run's founding data, the signed records that changed the roster, the records of the last steps (with the roots of
-contributors' commitments), the accusation, the votes that convict, the signed messages that the ban can be recomputed from, and
-the signed record that banned. Nothing in it is to be believed before `verify.py` has checked it.
+The ban's file holds the run's founding data, the signed records that changed the roster, the records of the last steps (with
+the roots of contributors' commitments), the accusation, the votes that convict, the signed messages that the ban can be
+recomputed from, and the signed record that banned. Nothing in it is to be believed before `verify.py` has checked it.
 """
 
 import dataclasses

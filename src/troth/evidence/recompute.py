@@ -261,11 +261,10 @@ def _part_guilty(proof: Proof, blobs: Blobs) -> bool:
     shown, part = exhibit_of(proof), proof.judgement.part
     assert part is not None
     bounds = part_bounds(proof.run.parameters.size, shown.step.parts)
-    proven_parts = {
-        peer: ProvenPart(blob_of(blobs, digest), path) for peer, (digest, path) in shown.proven_parts.items()
-    }
-    for peer, proven in proven_parts.items():
-        if not opens(proven, part, bounds, shown.roots[peer]):
+    proven_parts: dict[PeerId, ProvenPart] = {}
+    for peer, (digest, path) in shown.proven_parts.items():
+        proven_parts[peer] = ProvenPart(blob_of(blobs, digest), path)
+        if not opens(proven_parts[peer], part, bounds, shown.roots[peer]):
             raise RecomputeError(f"a part is not what {peer.hex()} committed to")
     reporters = sorted(proven_parts)
     rows_PD = rows_of([proven_parts[peer] for peer in reporters])

@@ -1,4 +1,5 @@
-"""The members of a step, what is held against keys, and the guarantee that follows."""
+"""What members have in common between two steps, but for the model: scales, the roster and what is held against keys, and the
+digest that stands for all of it."""
 
 import dataclasses
 import math
@@ -118,6 +119,9 @@ def far_parts(table: ReportTable, length: float, taus: Sequence[float], bounds: 
     least_P = LEAST_SHARE * np.array(part_taus(length, bounds))
     far_P = FAR_FACTOR * np.maximum(np.maximum(table.median_lengths_P, taus), least_P)
     return set(np.flatnonzero(table.median_norms_P > far_P).tolist())
+
+
+# The members of a step, what is held against keys, and the guarantee that follows.
 
 
 MOST_STRIKES = 3  # strikes within `STRIKE_STEPS` that expel (SPEC F3)

@@ -1,4 +1,4 @@
-"""Requests of an absent peer for records and for its seat (SPEC B2, B3), signed with the key that the others know."""
+"""Requests of absent peers and strangers for records and for a seat, and how a member answers them (SPEC B2, B3, J3, J4)."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Requests:
-    """Sends the requests of one seat."""
+    """Sends the requests of one seat, signed with the key that the others know."""
 
     run: Run
     seat: Identity  # the key that the others know this peer by
@@ -150,6 +150,8 @@ OBSERVING = 20  # steps that a peer may observe (SPEC B7): two are enough, if it
 
 @dataclass(frozen=True)
 class _Observer:
+    """A peer that observes, and what it needs."""
+
     member: PeerId  # old key of its seat
     first: int  # step that it observes
     since: int  # first step whose record it needs

@@ -1,4 +1,5 @@
-"""A member's side of a restart (SPEC B5): it says where it waits, hears where others wait, and learns when all begin."""
+"""A member's side of a restart (SPEC B5): it says where it waits, hears where others wait, and learns when all begin. The
+quorum that decides is a state machine without a clock."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping

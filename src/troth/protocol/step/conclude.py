@@ -1,4 +1,4 @@
-"""The end of a step: the update, the record, and the next state."""
+"""The end of a step: who is to blame for its delays, the update, the record, and the next state."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping

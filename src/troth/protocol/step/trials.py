@@ -230,10 +230,9 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
             decided, state = next(agreed, (None, NO_BASIS))
             if decided is None and charge.kind == ChargeKind.AGGREGATE:
                 # Else an owner that discloses to some only would split the jury, and get away with a cheat or a false accusation.
-                brought = (
-                    _voters(tally[other], GuiltySide.ACCUSER) for other in docket.brought if other.is_brought_by(charge)
-                )
-                against = _voters(voters, GuiltySide.ACCUSED).union(_voters(voters, GuiltySide.WITHHELD), *brought)
+                against = _voters(voters, GuiltySide.ACCUSED, GuiltySide.WITHHELD)
+                for other in docket.brought:
+                    against |= _voters(tally[other], GuiltySide.ACCUSER) if other.is_brought_by(charge) else set()
                 if charge.target in docket.silent:  # it covers nobody, so its jury says only what it saw
                     against |= _voters(voters, GuiltySide.ACCUSER)
                 decided = GuiltySide.WITHHELD if len(against) >= roster.quorum else None
@@ -342,9 +341,9 @@ class Trials:
         return {AuditDuty(peer, due.step) for peer in due.contributors} if together else set()
 
 
-def _voters(voters: Tally, verdict: GuiltySide) -> set[PeerId]:
-    """Voters for a verdict on work of this very step, whose ballots name no state."""
-    return voters.get((verdict, NO_BASIS), set())
+def _voters(voters: Tally, *verdicts: GuiltySide) -> set[PeerId]:
+    """Voters for one of these verdicts on work of this very step, whose ballots name no state."""
+    return set().union(*(voters.get((verdict, NO_BASIS), set()) for verdict in verdicts))
 
 
 def opinions(vote: Vote) -> dict[Charge, Opinion]:
