@@ -29,10 +29,10 @@ class RunFolder:
     def status(self, began: Began | None) -> Status | None:
         """How the member does that tells the events; of a swarm, which has no status itself, the newest of the honest peers',
         and the first one's as long as that is about as new: another tells the events where that one has ended."""
-        found = read_status(self.path / STATUS)
+        found = read_status(self.path)
         newest, now = float("-inf"), time.time()
         for peer in _witnesses(began) if found is None else ():
-            status = read_status(self.path / peer / STATUS)
+            status = read_status(self.path / peer)
             if status is None:
                 continue
             at = status.at if status.at <= now + _NEWER_S else 0.0  # of a time to come: nobody knows how old it is
@@ -62,9 +62,9 @@ class RunFolder:
             yield self.path / name
 
 
-def read_status(path: Path) -> Status | None:
+def read_status(folder: Path) -> Status | None:
     """None if there is none, or none that can be read."""
-    with suppress(EventError, OSError), _open_in(path.parent, path.name, MOST_STATUS) or BytesIO() as file:
+    with suppress(EventError, OSError), _open_in(folder, STATUS, MOST_STATUS) or BytesIO() as file:
         return decode_status(file.read(MOST_STATUS + 1))
     return None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from troth.errors import printable
-from troth.events.file import STATUS, first_event, last_events, stream_in
+from troth.events.file import first_event, last_events, stream_in
 from troth.events.kinds import Began, Ended, Noted, Status, Stepped, present_after
 from troth.events.phrases import duration, metrics_in_words, withstanding
 from troth.watch.folder import RunFolder, read_status
@@ -73,18 +73,14 @@ class Health:
         ]
         return printable("  ".join(parts))
 
-    @property
-    def when(self) -> str:
-        """How long ago it was, as far as the clocks can tell."""
-        if self.age_s < 0:
-            return f"at a time that is {duration(-self.age_s)} ahead of this machine's clock"
-        return f"{duration(self.age_s)} ago"
-
     def _age(self) -> str:
+        """How long ago it was, as far as the clocks can tell."""
+        ahead = f"at a time that is {duration(-self.age_s)} ahead of this machine's clock"
+        when = ahead if self.age_s < 0 else f"{duration(self.age_s)} ago"
         if not self.stale:
-            return self.when
+            return when
         gone = f", and process {self.status.pid} is gone" if self.status.pid and not _is_alive(self.status.pid) else ""
-        return f"last heard of {self.when}, {self.status.doing} then{gone}"
+        return f"last heard of {when}, {self.status.doing} then{gone}"
 
 
 def healths(folder: RunFolder, now: float | None = None) -> Iterator[Health]:
@@ -92,7 +88,7 @@ def healths(folder: RunFolder, now: float | None = None) -> Iterator[Health]:
     now = time.time() if now is None else now
     found = False
     for place in (folder.path, *folder.peers()):
-        status = read_status(place / STATUS)
+        status = read_status(place)
         if status is not None:
             found = True
             yield health(place, status, now)
