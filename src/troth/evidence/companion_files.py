@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from troth.crypto import Digest
 from troth.evidence.bans import BanEvidence
@@ -17,20 +17,15 @@ from troth.files import write_text
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Malformed
-from troth.training.work import Training, training_of
+from troth.training.work import Training, read_state, write_state
 
 FILES = ("ban-*.json", "ban-*.blobs", "state-*.safetensors")  # of all files that are written
-
-_HEADER = 1 << 20  # the most bytes of names and shapes in a state's file …
-_BYTES_A_PARAMETER = 64  # … and of all its tensors for each parameter of the model; AdamW has 12
 
 
 def save_evidence(path: Path, evidence: BanEvidence, state: Digest | None) -> None:
     """Write the companions, then the evidence file: a file that is there is whole. `state`: the one that is recomputed from."""
     if state is not None and evidence.training is not None:
-        parameters_D, optimizer = evidence.training.parameters_D, evidence.training.optimizer
-        tensors = {f"optimizer.{name}": tensor.contiguous() for name, tensor in optimizer.items()}
-        save_file({"parameters": parameters_D.contiguous(), **tensors}, path.with_name(state_name(state)))
+        write_state(evidence.training, path.with_name(state_name(state)))
     if evidence.blobs:
         blobs = {digest.hex(): bytearray(blob.view) for digest, blob in evidence.blobs.items()}
         save_file({name: torch.frombuffer(raw, dtype=torch.uint8) for name, raw in blobs.items()}, blobs_of(path))
@@ -53,7 +48,7 @@ def load_companions(path: Path, proof: Proof) -> CompanionFiles:
         state = path.with_name(state_name(proof.state))
         if not state.is_file():
             return CompanionFiles(None, {}, state.name)
-        training = _load_state(state, most_bytes=_HEADER + _BYTES_A_PARAMETER * proof.run.parameters.size)
+        training = _load_state(state, proof.run.parameters.size)
     if not wanted or not blobs.is_file():
         return CompanionFiles(training, {}, blobs.name if wanted else None)
     return CompanionFiles(training, _load_blobs(blobs, wanted), None)
@@ -69,16 +64,10 @@ def blobs_of(evidence: Path) -> Path:
     return evidence.with_suffix(".blobs")
 
 
-def _load_state(path: Path, most_bytes: int) -> Training:
-    if path.stat().st_size > most_bytes:
-        raise RecomputeError(f"{path} is too large to be a state of this run")
-    try:
-        tensors = load_file(path)
-    except Exception as error:  # the reader has no error type of its own
-        raise RecomputeError(f"{path} is damaged: {error}") from error
-    training = training_of(tensors)
+def _load_state(path: Path, parameters: int) -> Training:
+    training = read_state(path, parameters)
     if isinstance(training, Malformed):
-        raise RecomputeError(f"{path} is no state: {training.reason}")
+        raise RecomputeError(f"{path} is damaged: {training.reason}")
     return training
 
 

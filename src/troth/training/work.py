@@ -159,17 +159,12 @@ class TrainingWork:
 
     def write(self, training: Training, path: Path) -> None:
         """Write what `pack` gives to a file, tensor by tensor. Raises OSError if that fails."""
-        write_tensors(_on_host(training), path)
+        write_state(training, path)
 
     def read(self, path: Path) -> Training | Malformed:
         """The state in a file that `write` or `pack` made, copied into memory: its digest, once checked, stays the right one
         whatever becomes of the file."""
-        most = 64 * self.problem.size + (1 << 20)  # more than any optimizer holds for a parameter
-        try:
-            named = read_vectors(path, most)
-        except (OSError, ValueError) as error:
-            return Malformed(f"not a state: {error}")
-        return training_of(named)
+        return read_state(path, self.problem.size)
 
     def unpack(self, raw: bytes) -> Training | Malformed:
         try:
@@ -231,6 +226,21 @@ def _digest_of_index(index: Sequence[VectorIndex]) -> Digest:
 def state_digest(training: Training) -> Digest:
     """Digest of the model and of every tensor of the optimizer: name, number format, shape and bytes."""
     return digest_of_tensors(tensor_digests(training))
+
+
+def write_state(training: Training, path: Path) -> None:
+    """Write a state, tensor by tensor. Raises OSError if that fails."""
+    write_tensors(_on_host(training), path)
+
+
+def read_state(path: Path, parameters: int) -> Training | Malformed:
+    """Copy the state of a model of so many parameters into memory, out of a file that is no larger than such a state can be."""
+    most = 64 * parameters + (1 << 20)  # more than any optimizer holds for a parameter: AdamW has 12 bytes
+    try:
+        named = read_vectors(path, most)
+    except (OSError, ValueError) as error:
+        return Malformed(f"not a state: {error}")
+    return training_of(named)
 
 
 def training_of(named: Mapping[str, Tensor]) -> Training | Malformed:
