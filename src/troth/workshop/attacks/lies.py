@@ -216,5 +216,6 @@ def impersonations(
     yield value
     values = draw.words(4).tobytes()
     yield Relayed(victim, signed_view(identity, slot, values))
-    yield Certificate(values, dict.fromkeys(members, identity.sign(view_bytes(slot, values))), chain)
+    signature = identity.sign(view_bytes(slot, values))
+    yield Certificate(values, dict.fromkeys(sorted(members), signature), chain)  # sorted: equal seeds, equal worlds
     yield PartShown(int(draw.integers(8, 1)[0]), victim, (), memoryview(draw.words(4).tobytes()))
