@@ -1,4 +1,4 @@
-"""Behaviours of liars on the wire, and the draws that decide when each is shown."""
+"""Behaviours of liars on the wire, the draws that decide when each is shown, and lies about announcements."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -230,7 +230,6 @@ def _decoded(phase: Phase, payload: bytes) -> Message | None:
 # in a chain that its fellows signed: peers that decide by chains hear two values, and the peer with the certificate hears one.
 # A certificate with the signatures of all liars is one signature short in the last round.
 
-
 # Delays before the end of the last round, and up to so many more: any earlier, it would be handed on in time.
 _EARLY = (1.0, 0.6)
 _PATIENCE = 40  # deltas until the rounds begin, and for all of them
@@ -377,11 +376,8 @@ class LastRound:
         return Chained(liar, envelope, {bytes(who.peer): bytes(who.sign(signed)) for who in signers})
 
 
-# Channel of liars that speak last.
-
-
 class LateChannel(BroadcastChannel):
-    """Decides what to say only when it has heard the others."""
+    """Channel of liars that speak last: decides what to say only when it has heard the others."""
 
     async def announce_last(self, slot: Slot, choose: Callable[[Said], Message | None], view: AttemptView) -> Said:
         running = self._begin(slot, view)

@@ -14,12 +14,15 @@ from troth.training.weights import Layout
 from troth.workshop.attacks.base import AttackError, Foresee, Forge, GradientAttack, Scene, WatchingForge, forging
 from troth.workshop.attacks.informed_lies import mean_of_rows
 
-# Schedule of a coalition's attack; at other times its members behave.
+# B colluders, H honest peers, D coordinates
 
 
 @dataclass(frozen=True)
 class AttackSchedule:
-    """From `start` to before `stop`, at every `every`-th step, each time with this probability (one draw for all)."""
+    """When a coalition attacks; at other times its members behave.
+
+    From `start` to before `stop`, at every `every`-th step, each time with this probability (one draw for all).
+    """
 
     start: int = 0
     every: int = 1
@@ -42,9 +45,6 @@ class AttackSchedule:
         if (step - self.start) % self.every:
             return False
         return self.probability == 1.0 or float(stream(seed, "attack schedule", step).uniform(1)[0]) < self.probability
-
-
-# B colluders, H honest peers, D coordinates
 
 
 class Coalition:

@@ -102,8 +102,7 @@ def audits_among_committed(
     return {(auditor, audit.target) for auditor, audits in roles.audits.items() for audit in audits}
 
 
-# Liars that stop speaking, for good.
-
+# Liars that stop speaking, for good
 
 _PHASES = {"commit": Phase.COMMIT, "clip": Phase.CLIP, "reveal": Phase.REVEAL, "report": Phase.REPORT}
 
@@ -146,8 +145,7 @@ class Leave(GradientAttack, behaves=Leaver):
     """leave: no lie, no sign of life, as many at once as the run says it can bear"""
 
 
-# Accusers of the innocent and of everyone, and validators that accuse nobody.
-
+# Accusers of the innocent and of everyone, and validators that accuse nobody
 
 _MOST_LIES = 1024  # accusations in a message
 
@@ -232,9 +230,6 @@ class SilentValidation(GradientAttack, behaves=SilentValidator):
     """as validator, never accuse anybody"""
 
 
-# Coins kept back, so that another auditor is drawn.
-
-
 class CoinGrinder(ColludingChannel):
     """Speaks last in Accuse, and keeps its coin B to itself where opening it would have an honest validator audit it."""
 
@@ -255,9 +250,6 @@ class CoinGrinder(ColludingChannel):
 @dataclass(frozen=True)
 class Grind(SignFlip, behaves=CoinGrinder):
     """flip signs, and withhold coin B whenever it would have an honest validator audit the liar"""
-
-
-# Jurors that vote against what they found.
 
 
 class LyingJuror(ColludingChannel):
@@ -346,10 +338,7 @@ class Complain(GradientAttack, behaves=Complainer):
     """as owner, complain about parts that did come: every complaint repeats the attempt"""
 
 
-# Owners that lie about the aggregate of their part: a wrong one, or one that nobody gets.
-
-
-# P contributors, D coordinates
+# Owners that lie about the aggregate of their part: a wrong one, or one that nobody gets. P contributors, D coordinates.
 
 
 class ShiftingOwner(ColludingChannel):
@@ -439,9 +428,6 @@ class WithheldAggregate(GradientAttack, behaves=WithholdingOwner):
     """as owner of a part, announce the aggregate but hand it to nobody"""
 
 
-# Reporters that lie about their distances from the aggregates.
-
-
 class LyingReporter(ColludingChannel):
     """Reports twice the right numbers about its first part."""
 
@@ -456,9 +442,6 @@ class LyingReporter(ColludingChannel):
 @dataclass(frozen=True)
 class WrongReport(GradientAttack, behaves=LyingReporter):
     """report wrong distances from the aggregate of one part"""
-
-
-# Doorkeepers: liars that let nobody come back, and drive out the honest where they are enough.
 
 
 class BlockingDoorkeeper(FalseAccuser):

@@ -17,8 +17,7 @@ from troth.workshop.lab.reading import FinishedSweep, read_results, sweep_folder
 from troth.workshop.lab.study import TROTH, Study
 from troth.workshop.lab.tables import ResultTable, file_names, show
 
-# The page: one file that asks nothing of any other machine, by day and by night, on a desk and on a phone.
-
+# The page: one file that asks nothing of any other machine, by day and by night, on a desk and on a phone
 
 _LONG = 24  # rows; a longer table is folded
 _PAGE = """<!doctype html>

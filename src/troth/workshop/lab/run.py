@@ -18,8 +18,7 @@ from troth.workshop.lab.results import Store
 from troth.workshop.lab.sweep import Sweep, SweepJob, SweepPlan, key_of
 from troth.workshop.simulation import start
 
-# One run of a sweep, in whatever process it is: from its options to what goes into the results.
-
+# One run of a sweep, in whatever process it is: from its options to what goes into the results
 
 _CHANGED = "a file that it names, or Troth itself, is not the one that the sweep began with: run the sweep again"
 

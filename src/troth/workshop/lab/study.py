@@ -7,9 +7,6 @@ from functools import cached_property
 from troth.workshop.lab.reading import FinishedRun, FinishedSweep, Label
 from troth.workshop.lab.tables import file_names, named
 
-# The metric of a report: which way is better, and how it is written.
-
-
 _SHARES = {"accuracy": True, "backdoor": False}  # name: whether more is better
 
 
