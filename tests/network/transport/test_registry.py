@@ -8,6 +8,7 @@ from tests.network.transport.endpoints import LIMITS, anyone
 from troth.crypto import Digest, Identity
 from troth.errors import OperatorError
 from troth.network.transport.base import LocalPeer, Transport
+from troth.network.transport.libp2p import Libp2pOptions
 from troth.network.transport.registry import DEFAULT_TRANSPORT, TRANSPORTS, libp2p_address
 
 LOCAL = LocalPeer(Identity.from_secret(b"l" * 32), LIMITS, Digest(bytes(32)), anyone)
@@ -43,5 +44,5 @@ def test_the_address_of_a_relay_names_its_key() -> None:
     address = libp2p_address("203.0.113.5:4001", me)
     assert address is not None
     assert address.startswith("/ip4/203.0.113.5/tcp/4001/p2p/12D3Koo")
-    assert TRANSPORTS["libp2p"](relays=(address,)).lookup_address == "dht:"
+    assert Libp2pOptions(relays=(address,)).lookup_address == "dht:"
     assert libp2p_address("", me) is None

@@ -35,7 +35,7 @@ class NodeOptions:
     metrics_port: int | None = None  # for Prometheus, on this machine only
     tensorboard: bool = False
     manifest_file: str = ""  # where the manifest lies, for those who check what this peer tells
-    transport: TransportOptions = field(default_factory=TRANSPORTS[DEFAULT_TRANSPORT])
+    transport: TransportOptions = field(default_factory=lambda: TRANSPORTS[DEFAULT_TRANSPORT]())
 
     def __post_init__(self) -> None:
         check_extra(self.metrics_port, tensorboard=self.tensorboard)  # before the task and its data are loaded
