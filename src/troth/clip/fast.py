@@ -277,9 +277,8 @@ def _central_row(vectors_PD: Tensor) -> int:
     stride = max(1, vectors_PD.shape[1] // _SAMPLE)
     sample_PD = vectors_PD[:, ::stride][:, :_SAMPLE].detach().cpu().double().numpy()
     with np.errstate(over="ignore", invalid="ignore"):  # rows that cannot be squared are refused later, by name
-        some = max(
-            1, _CHUNK_NUMBERS // 4 // sample_PD.size
-        )  # rows at a time: differences stay in the processor's cache
+        # Some rows at a time: differences stay in the processor's cache.
+        some = max(1, _CHUNK_NUMBERS // 4 // sample_PD.size)
         away = (sample_PD[first : first + some, None] - sample_PD for first in range(0, len(sample_PD), some))
         distance_PP = np.concatenate([np.einsum("rpd,rpd->rp", away_RPD, away_RPD) for away_RPD in away])
     half = (len(sample_PD) - 1) // 2

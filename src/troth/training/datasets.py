@@ -1,4 +1,4 @@
-"""CIFAR-10, MNIST and Fashion-MNIST in the forms in which people have them. Pickles are not opened: they can run code."""
+"""Datasets in the forms in which people have them, as arrays that are memory-mapped: images, and texts as bytes or words."""
 
 import gzip
 import hashlib
@@ -183,6 +183,9 @@ class Table:
         if device not in self._copies:
             self._copies[device] = torch.from_numpy(np.array(self._array)).to(device)
         return self._copies[device][upload(torch.from_numpy(indices), device)]
+
+
+# CIFAR-10, MNIST and Fashion-MNIST. Pickles are not opened: they can run code.
 
 
 Pixels = NDArray[np.uint8]  # N images × C channels × H rows × W columns; labels N

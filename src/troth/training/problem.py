@@ -282,9 +282,8 @@ class Problem:
             return "the task says so"
         if self._graph is not None:
             return "one by one, recorded as a graph"
-        if (
-            self.task.autocast is not None
-        ):  # differences of the last bit vanish in most roundings to bfloat16, not in all
+        # Differences of the last bit vanish in most roundings to bfloat16, not in all.
+        if self.task.autocast is not None:
             return "mixed precision hides from a probe whether batching changes bits"
         batches = [self.batch(derive(0, "vmap probe", k)) for k in range(2)]
         shapes = [{n: tuple(t.shape) for n, t in self.task_part(batch).items()} for batch in batches]

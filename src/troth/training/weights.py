@@ -192,9 +192,8 @@ def _fault(name: str, shape: tuple[int, ...], given: list[Tensor]) -> str:
         return f"'{name}' is missing"
     if tuple(given[0].shape) != shape:
         return f"'{name}' has the shape {tuple(given[0].shape)} instead of {shape}"
-    if odd := next(
-        (one.dtype for one in given if one.dtype not in _TRAINED), None
-    ):  # with some of these nothing can be computed
+    # With some number formats nothing can be computed.
+    if odd := next((one.dtype for one in given if one.dtype not in _TRAINED), None):
         return f"'{name}' holds numbers of the type {odd}"
     if not bool(torch.isfinite(given[0]).all()):
         return f"'{name}' holds numbers that are not finite"

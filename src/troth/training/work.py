@@ -200,9 +200,8 @@ class TensorDigest(NamedTuple):
 def tensor_digests(training: Training, known: Mapping[str, Digest] = MappingProxyType({})) -> dict[str, TensorDigest]:
     """Digests of the model and of every tensor of the optimizer, by name; some may be known."""
     named = training.named
-    copies = {
-        name: DeviceCopy(tensor) for name, tensor in named.items() if name not in known
-    }  # all of them set out first
+    # All of them set out for the host first.
+    copies = {name: DeviceCopy(tensor) for name, tensor in named.items() if name not in known}
     found = dict(zip(copies, blob_digests([copy.on_host() for copy in copies.values()]), strict=True))
     return {
         name: TensorDigest(str(tensor.dtype), tuple(tensor.shape), known[name] if name in known else found[name])
