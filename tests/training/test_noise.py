@@ -85,6 +85,8 @@ class TestFunctions:
             lambda x: x * torch.bernoulli(torch.full_like(x, 0.5)),
             lambda x: x[torch.randperm(6)],
             lambda x: x * torch.randint(1, 9, (6, 4)),
+            lambda x: x * torch.randint(low=1, high=9, size=(6, 4)),
+            lambda x: x * torch.randint(1, high=9, size=(6, 4)),
         ],
     )
     def test_follow_the_seed_and_go_through_grad_and_vmap(self, function: Any) -> None:

@@ -255,7 +255,7 @@ def _bernoulli(noise: SeededNoise, func: Any, tensor: Tensor, p: float | None = 
 
 
 def _randint(noise: SeededNoise, func: Any, *args: Any, **options: Any) -> Tensor:
-    *bounds, size = args if "size" not in options else (*args, options["size"])
+    *bounds, size = *args, *(options[name] for name in ("low", "high", "size") if name in options)
     low, high = bounds if len(bounds) == 2 else (0, bounds[0])
     words = noise.words(torch.Size(size), torch.device(options.get("device") or "cpu"))
     numbers: Tensor = low + ((words * (high - low)) >> 32)
