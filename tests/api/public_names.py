@@ -36,13 +36,26 @@ def described(module: ModuleType, indent: str = "") -> Iterator[str]:
             yield f"{indent}module {name}"
             yield from described(value, indent + "    ")
         elif inspect.isclass(value):
-            yield f"{indent}class {name}({', '.join(base.__name__ for base in value.__bases__ if base is not object)})"
-            yield from (f"{indent}    {line}" for line in _parts(value))
+            yield f"{indent}class {name}({', '.join(base.__name__ for base in _public_bases(value))})"
+            hidden = [line for base in value.__bases__ if base.__name__.startswith("_") for line in _parts(base)]
+            yield from (f"{indent}    {line}" for line in _unique_names([*_parts(value), *hidden]))
         elif inspect.isfunction(value):
             yield f"{indent}{_signature(_definition(value), name)}"
             yield from (f"{indent}    {line}" for line in _options(value))
         else:
             yield f"{indent}{name}: {type(value).__name__}"
+
+
+def _public_bases(kind: type) -> Iterator[type]:
+    """Its bases; of one that is private, the bases of that."""
+    for base in kind.__bases__:
+        if base is not object:
+            yield from _public_bases(base) if base.__name__.startswith("_") else [base]
+
+
+def _unique_names(lines: list[str]) -> list[str]:
+    """The first line of each field: a class says again what its private base has."""
+    return list({line.split(":")[0].split("(")[0]: line for line in reversed(lines)}.values())[::-1]
 
 
 def _parts(kind: type) -> Iterator[str]:

@@ -194,18 +194,18 @@ class _Guarding(RuleWithMemory):
 
     @property
     @abstractmethod
-    def windows(self) -> tuple[tuple[int, float], ...]:
+    def _windows(self) -> tuple[tuple[int, float], ...]:
         """Steps and threshold of each, the shortest first."""
 
     def __post_init__(self) -> None:
-        steps, thresholds = zip(*self.windows, strict=True)
+        steps, thresholds = zip(*self._windows, strict=True)
         if steps[0] < 1 or list(steps) != sorted(steps):
             raise AggregationError(f"windows need 1 ≤ short ≤ long, got {', '.join(map(str, steps))}")
         if not all(0 <= number < inf for number in (*thresholds, self.margin, self.noise)):
             raise AggregationError(f"thresholds, margin and noise must be 0 or positive, got {self}")
 
     def begin(self, setting: Setting) -> Aggregator:
-        windows = [_Window(steps, threshold, self.margin) for steps, threshold in self.windows]
+        windows = [_Window(steps, threshold, self.margin) for steps, threshold in self._windows]
         return _Guard(setting, windows, self.noise, self.at_once)
 
     def most(self, peers: int) -> int:
@@ -225,7 +225,7 @@ class Safeguard(_Guarding):
     at_once: bool = False
 
     @property
-    def windows(self) -> tuple[tuple[int, float], ...]:
+    def _windows(self) -> tuple[tuple[int, float], ...]:
         return (self.short, self.short_threshold), (self.long, self.long_threshold)
 
 
@@ -240,7 +240,7 @@ class SafeguardSingle(_Guarding):
     at_once: bool = False
 
     @property
-    def windows(self) -> tuple[tuple[int, float], ...]:
+    def _windows(self) -> tuple[tuple[int, float], ...]:
         return ((self.window, self.threshold),)
 
 
@@ -283,7 +283,7 @@ class _Guard:
     """One run: the good peers, their windows, and those removed, with the step at which it was found out."""
 
     def __init__(self, setting: Setting, windows: list[_Window], noise: float, at_once: bool) -> None:
-        self.setting, self.windows, self.noise, self.at_once = setting, windows, noise, at_once
+        self.setting, self._windows, self.noise, self.at_once = setting, windows, noise, at_once
         self.good = list(range(setting.peers))
         self.removed: dict[int, int] = {}
         self.step = 0
@@ -309,7 +309,7 @@ class _Guard:
         majority = self.setting.peers // 2 + 1
         _, spread = median_row(pairwise_distances(share_PD[self.good]), majority)
         out = set[int]()
-        for window in self.windows:
+        for window in self._windows:
             out |= window.outliers(self.step, share_PD, self.good, majority, spread)
         self.removed |= dict.fromkeys(sorted(out), self.step)
         self.good = [peer for peer in self.good if peer not in out]
