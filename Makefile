@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap bench-page bench-page-cost help install demo test test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages paper-page fuzz audit-flips vectors clean
+.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap bench-page bench-page-cost help install demo test test-all test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages paper-page fuzz audit-flips vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -43,14 +43,20 @@ check: .venv/installed-dev ## lint, types and import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check ## everything that must hold: check, then the test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal  # neighbours stay together, and share runs; a core for each
+# Neighbours stay together, and share runs; a core for each.
+SUITE := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-browser: .venv/installed-dev ## the page in Chromium: live, replay, keys, hostile strings, no network (part of make test)
-	$(BIN)/python -m pytest tests/browser
+test: check ## lint, types, import rules, and the tests that take a moment each (some minutes)
+	$(SUITE)
+
+test-all: test ## everything that must hold: make test, then the tests that take seconds each
+	$(SUITE) -m 'long and not slow_docs'
+
+test-browser: .venv/installed-dev ## the page in Chromium: live, replay, keys, hostile strings, no network (part of make test-all)
+	$(BIN)/python -m pytest -m 'not slow_docs' tests/browser
 
 test-seeds: .venv/installed-dev ## promises under more seeds than make test draws (some minutes)
-	TROTH_SEEDS=many $(BIN)/python -m pytest -n 2 --dist worksteal tests/protocol/broadcast tests/workshop/chaos
+	TROTH_SEEDS=many $(SUITE) -m 'not slow_docs' tests/protocol/broadcast tests/workshop/chaos
 
 test-following: .venv/installed-dev ## 500 strangers whose contacts lie, all but one: none comes to a wrong state (some minutes)
 	$(BIN)/python -m tests.protocol.recovery.lying_contacts --seeds 0..500
@@ -116,7 +122,7 @@ audit-flips: .venv/installed-dev ## flip 500 bits in a peer's folder; the audit 
 	$(BIN)/python -m tests.audit.flips
 
 nettest: .venv/installed-libp2p ## real peers on networks that hurt (as root, with iproute2 and nftables; a quarter of an hour)
-	$(BIN)/python -m pytest tests/nettest --durations=0
+	$(BIN)/python -m pytest -m 'not slow_docs' tests/nettest --durations=0
 
 .venv/installed-libp2p: .venv/installed-dev
 	@echo "Installing libp2p …"

@@ -100,7 +100,7 @@ class WorldRun:
     """A finished world, and what was watched in it."""
 
     world: World
-    slow: Mapping[int, frozenset[Slot]]  # by step, announcements that took the slow path for honest peers
+    slow: Mapping[int, frozenset[Slot]]  # by step, announcements that took the fallback for honest peers
     slots: frozenset[Slot] = frozenset()  # slots in which something was announced
     bulk: Mapping[int, int] = field(default_factory=dict)  # bytes of parts and aggregates, by step
 
@@ -136,7 +136,7 @@ class WorldRun:
         return {step: numbers for step, numbers in found.items() if numbers}
 
     def slow_steps(self) -> dict[int, int]:
-        """By step, the number of announcements that took the slow path."""
+        """By step, the number of announcements that took the fallback."""
         return {step: len(slots) for step, slots in sorted(self.slow.items())}
 
     def check_promises(self) -> "WorldRun":

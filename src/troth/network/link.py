@@ -65,7 +65,7 @@ class NetworkLink:
         return time.monotonic()
 
     def gone(self) -> frozenset[PeerId]:
-        """The peers that have broken off, as the mesh sees it now."""
+        """The peers that have disconnected, as the mesh sees it now."""
         return self.mesh.gone
 
     def send(self, to: PeerId, packet: Packet) -> None:

@@ -1,7 +1,7 @@
 """One announcement as a state machine: agreement on every member's value in spite of liars (SPEC Q1–Q6, Q9, F1, F2).
 
 Frames and the time go in, frames come out; nothing here waits, sends or reads a clock. The quiet path takes two message delays:
-all values, then all views, without missing members. If these do not make a certificate, the slow path decides: values travel
+all values, then all views, without missing members. If these do not make a certificate, the fallback decides: values travel
 in chains of signatures, round by round, as in Dolev–Strong broadcast. It needs no honest majority, only that honest members
 reach each other (SPEC Q4–Q6).
 """
@@ -24,7 +24,7 @@ Seen = tuple[bytes | None, tuple[bytes, ...]]  # content of a view: the digest o
 
 _MOST_SECOND_VIEWS = 2  # from one bringer, of one signer
 
-_Said = tuple[bytes | None, tuple[bytes, ...], tuple[bytes, ...]]  # values, missing, broken off
+_Said = tuple[bytes | None, tuple[bytes, ...], tuple[bytes, ...]]  # values, missing, disconnected
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Decision:
 
 
 def rounds(members: int, liars: int) -> int:
-    """Number of rounds on the slow path (SPEC Q6). Members that are out may all be honest, so liars are no share of the rest."""
+    """Number of rounds in the fallback (SPEC Q6). Members that are out may all be honest, so liars are no share of the rest."""
     return max(1, min(members - 1, max((members + 1) // 2, liars + 1)))
 
 
@@ -136,7 +136,7 @@ class SecondViews:
         self._signatures.setdefault((view.values, view.gone, view.broken_off), {})[sender] = view.signature
 
     def certificate(self, spoke: frozenset[PeerId]) -> Certificate | None:
-        """Equal second views of all members that spoke and have not broken off, if they are here."""
+        """Equal second views of all members that spoke and have not disconnected, if they are here."""
         mine = self.mine
         if mine is None or mine.values is None:
             return None
@@ -226,7 +226,7 @@ class Announcement:
 
     @property
     def lag(self) -> float:
-        """Measured delta: from this peer's certificate until those of more than half; on the slow path, the same for views.
+        """Measured delta: from this peer's certificate until those of more than half; in the fallback, the same for views.
 
         More than half, so that late liars do not count. Not views on the quiet path: a liar whose value comes to some members
         early and to others late makes the former wait for the views of the latter (SPEC Q8).

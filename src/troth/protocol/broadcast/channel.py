@@ -156,7 +156,7 @@ class BroadcastChannel:
         return {part: here[digest] for part, digest in wanted.items() if digest in here}
 
     def _still_to_come(self, blobs: Gather) -> int:
-        """Number of wanted blobs that are not here, and whose owner has not broken off: in Reveal all say what they hold."""
+        """Number of wanted blobs that are not here, and whose owner has not disconnected: in Reveal all say what they hold."""
         here, gone = self._exchange.blobs, self._link.gone()
         return sum(one not in here and blobs.owners.get(part) not in gone for part, one in blobs.wanted.items())
 

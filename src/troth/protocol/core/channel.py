@@ -27,7 +27,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Blame:
-    """Reasons why an announcement took the slow path, as one member saw it (SPEC F1). Empty if it did not."""
+    """Reasons why an announcement took the fallback, as one member saw it (SPEC F1). Empty if it did not."""
 
     unheard: frozenset[PeerId] = frozenset()  # members whose value or view did not come in time
     incomplete: frozenset[PeerId] = frozenset()  # whose view lacks a value, has another, or lists one that spoke
@@ -69,7 +69,7 @@ class Gather(Exchange[Mapping[int, Blob]]):
     mine: Mapping[int, Blob]
     wanted: Mapping[int, Digest]
     ask: Mapping[int, frozenset[PeerId]]  # members to ask for aggregates that do not come by themselves
-    owners: Mapping[int, PeerId] = field(default_factory=dict)  # not waited for, once they have broken off
+    owners: Mapping[int, PeerId] = field(default_factory=dict)  # not waited for, once they have disconnected
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     judgements: Annotated[tuple[Judgement, ...], msgspec.Meta(max_length=MOST_CHARGES)]
     absent: Keys = ()  # silent or malformed: no longer members, but not banned
     struck: Keys = ()  # did not open coin B, or had an attempt with open coins B repeated (SPEC N3)
-    slowed: Keys = ()  # to blame for missing messages or the slow path: a strike too (SPEC F3)
+    slowed: Keys = ()  # to blame for missing messages or the fallback: a strike too (SPEC F3)
     link_disputes: Pairs = ()  # new ones, each on the word of one of the pair; the smaller key first
     expelled: Keys = ()  # three strikes, or disputes with half of the members: no longer members, but not banned
     owed: Annotated[tuple[Owed, ...], msgspec.Meta(max_length=MOST_OWED * MOST_MEMBERS)] = ()  # audits to deal again

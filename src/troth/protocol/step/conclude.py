@@ -62,7 +62,7 @@ class LinkDisputes:
         return self._blamed | (self._roster.disputed(self.new) & involved)
 
     def hear(self, accuses: Mapping[PeerId, Announced], members: Collection[PeerId]) -> None:
-        """Take in what members say in Accuse about announcements that took the slow path (SPEC F1, F3)."""
+        """Take in what members say in Accuse about announcements that took the fallback (SPEC F1, F3)."""
         said = {peer: said_as(announced, Accuse) for peer, announced in accuses.items()}
         heard_of = {*self._roster.members, *self._roster.left}
         unheard = {peer: {PeerId(k) for k in accuse.unheard if k != peer} & heard_of for peer, accuse in said.items()}

@@ -70,7 +70,7 @@ class View(_Frame, frozen=True):
 
 
 class Certificate(_Frame, frozen=True):
-    """Equal views of all members that are not missing and have not broken off (SPEC Q3). The values need not travel: each
+    """Equal views of all members that are not missing and have not disconnected (SPEC Q3). The values need not travel: each
     signer holds them."""
 
     values: Bytes32

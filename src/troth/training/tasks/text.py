@@ -96,7 +96,7 @@ _SIZES = {  # width, layers, heads, inner width
     "large": (1024, 24, 16, 4096),
 }
 _MASKED = 0.15
-_HELD_OUT_ALBERT = 4
+_HELD_OUT_SENTENCES = 4
 
 
 @dataclass(frozen=True)
@@ -165,16 +165,16 @@ class Albert(TextTask):
 
     def evaluate(self, model: Model) -> dict[str, float]:
         totals, right = np.zeros(2), 0.0
-        for k in range(_HELD_OUT_ALBERT):
+        for k in range(_HELD_OUT_SENTENCES):
             batch = self.held_out_batch(stream(0, "held out", k))
             words, order = model(batch["words"], batch["places"])
             totals += [float(loss) for loss in self._losses(words, order, batch)]
             right += float((order.argmax(dim=1) == batch["swapped"]).double().mean())
-        masked, of_order = (totals / _HELD_OUT_ALBERT).tolist()
+        masked, of_order = (totals / _HELD_OUT_SENTENCES).tolist()
         return {
             "loss": masked + of_order,
             "masked_words_loss": masked,
-            "order_accuracy": right / _HELD_OUT_ALBERT,
+            "order_accuracy": right / _HELD_OUT_SENTENCES,
         }
 
 

@@ -87,7 +87,7 @@ def held_against(world: World, peers: Set[int]) -> Iterator[str]:
 
 
 def timeouts(world: World) -> list[str]:
-    """All wait equally long (SPEC Q8), and each slow path costs a place, a strike, or a new link dispute.
+    """All wait equally long (SPEC Q8), and each fallback costs a place, a strike, or a new link dispute.
 
     A step was decided by certificates alone if neither its record nor the next, which hears of its end, blames anybody.
     """

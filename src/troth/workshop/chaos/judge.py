@@ -82,7 +82,7 @@ def counts(world: World) -> Counter[str]:
             "gradients on probation": sum(len(record.probed) for record in records),
             "admissions": sum(len(record.admitted) for record in records),
             "strikes for coins": sum(len(record.struck) for record in records),
-            "strikes for slow paths": sum(len(record.slowed) for record in records),
+            "strikes for fallbacks": sum(len(record.slowed) for record in records),
             "link disputes": sum(len(record.link_disputes) for record in records),
             "expulsions": sum(len(record.expelled) for record in records),
             "attempts beyond the first": sum(outcome.attempts - 1 for outcome in world.witness),

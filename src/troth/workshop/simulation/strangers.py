@@ -68,7 +68,7 @@ class SimulatedStranger:
         self.state: State[Training] | None = None  # since it has a slot
         self.doing = Doing.WORK  # in this step
         self.since: int | None = None  # first step as a member, or as one again
-        self.out = False  # for good: banned, expelled, or broken off
+        self.out = False  # for good: banned, expelled, or disconnected
 
     def held(self) -> State[Training]:
         assert self.state is not None

@@ -1,4 +1,4 @@
-"""Liars that want everyone to wait for announcements: each slow path costs them something (SPEC F1–F3, Q4)."""
+"""Liars that want everyone to wait for announcements: each fallback costs them something (SPEC F1–F3, Q4)."""
 
 from collections.abc import Iterable
 
