@@ -443,7 +443,7 @@ class Mesh:
                     self._say(first, KeyInUse())
                 return
             self._take(connection, greeting)
-            left = False
+            why, left = "the session is over", False
             try:
                 left = await self._read(connection, PeerId(greeting.member))
             finally:

@@ -14,6 +14,7 @@ from troth.network.neighbour import (
     CONTROL_SESSION,
     VERSION,
     ExpectedConnections,
+    Goodbye,
     Hello,
     Refused,
     delegation_bytes,
@@ -163,6 +164,22 @@ def test_a_banned_peer_is_cut_off_and_not_let_in_again() -> None:
             assert not pair.meshes[0].connected
 
     asyncio.run(meet())
+
+
+def test_whoever_was_greeted_is_not_told_that_it_did_not_say_who_it_is() -> None:
+    async def part() -> str:
+        async with _Pair() as pair:
+            pair.stop(1)
+            peer = pair.transport(IDS[1])
+            connection = await peer.dial(pair.address, IDS[0].peer)
+            connection.recognise(known=True)
+            for said in (Hello(member=IDS[1].peer, **HELLO), Goodbye()):
+                connection.send(Lane.CONTROL, CONTROL_SESSION + encode_session_message(said))
+            why = await connection.closed()
+            await peer.close()
+            return why
+
+    assert "the session is over" in asyncio.run(part())
 
 
 def test_a_reason_from_the_other_side_is_noted_once_and_harmless() -> None:
