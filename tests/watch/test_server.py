@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from tests.watch.made_events import banned, began, stepped, whole_run, write
 from troth.events.file import EVENTS, STATUS, encode_event, write_status
 from troth.events.kinds import Ended, Event, KnownPeer, Noted, Status
 from troth.watch.folder import RunFolder
+from troth.watch.health import healths
 from troth.watch.live import LiveRun
 from troth.watch.server import HEADERS, PORT, AddressError, PageServer
 
@@ -292,6 +294,31 @@ def test_no_links_no_pipes_and_no_giants_as_evidence(serve: Serve, tmp_path: Pat
     (tmp_path / "peer0" / "evidence").symlink_to(tmp_path / "elsewhere")
     page = serve()
     assert [page.ask(f"/evidence/ban-step{number}-a.json").status for number in range(1, 6)] == [404] * 5
+
+
+def test_a_run_folder_may_be_a_link_and_what_is_in_it_may_not(tmp_path: Path) -> None:
+    """Else a run on another disk looks lost, since its events are read and its status is not; and the owner of a swarm's folder
+    could have this user's other folders shown as its peers'."""
+    disk, swarm = tmp_path / "disk" / "run", tmp_path / "swarm"
+    write(disk, began(), stepped(0))
+    os.utime(disk / EVENTS, (0.0, time.time() - 86400.0))
+    write_status(disk, Status(doing="training", at=time.time(), started_at=0.0, me="a", pid=os.getpid()))
+    (disk / "evidence").mkdir()
+    (disk / "evidence" / "ban-step1-a.json").write_text("{}")
+    link = tmp_path / "link"
+    link.symlink_to(disk)
+    with LiveRun(RunFolder(link)) as run:
+        run.look()
+        assert (run.status is not None, run.how_it_ended) == (True, None)
+    with RunFolder(link).evidence("ban-step1-a.json") or nullcontext() as file:
+        assert file is not None
+    assert [(one.folder, one.status.me, one.stale) for one in healths(RunFolder(link))] == [(link, "a", False)]
+
+    peers = (KnownPeer(name="peer0"),)
+    write(swarm, began(source="swarm", me="peer0", peers=peers), stepped(0))
+    (swarm / "peer0").symlink_to(disk)
+    assert RunFolder(swarm).status(began(source="swarm", me="peer0", peers=peers)) is None
+    assert RunFolder(swarm).evidence("ban-step1-a.json") is None
 
 
 def test_no_path_leads_out(serve: Serve, tmp_path: Path) -> None:

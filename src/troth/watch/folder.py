@@ -1,10 +1,10 @@
-"""What there is to watch in a run's folder: its events, its present, its evidence. Reads only, and follows no links there."""
+"""What there is to watch in a run's folder: its events, its present, its evidence. Reads only, and follows no links there; the
+folder itself, which a person named, may be a link."""
 
 import os
 import re
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -18,6 +18,7 @@ MOST_EVIDENCE = 64 << 20  # bytes of a file that is handed out
 EVIDENCE_NAME = re.compile(r"ban-step[0-9]+-[A-Za-z0-9._-]{1,40}\.json")
 _NEWER_S = 10.0  # than that of a peer that has ended
 _PEER = re.compile(r"peer[0-9]{1,4}")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class RunFolder:
         found = read_status(self.path)
         newest, now = float("-inf"), time.time()
         for peer in _witnesses(began) if found is None else ():
-            status = read_status(self.path / peer)
+            status = read_status(self.path, peer)
             if status is None:
                 continue
             at = status.at if status.at <= now + _NEWER_S else 0.0  # of a time to come: nobody knows how old it is
@@ -46,25 +47,24 @@ class RunFolder:
         """A file of evidence, open; None if there is none, or if it is no ordinary file."""
         if EVIDENCE_NAME.fullmatch(name) is None:
             return None
-        for folder in (self.path, *self.peers()):
-            file = _open_in(folder / "evidence", name, MOST_EVIDENCE)
+        for peer in ("", *self.peers()):
+            file = _open_below(self.path, peer, "evidence", name, most=MOST_EVIDENCE)
             if file is not None:
                 return file
         return None
 
-    def peers(self) -> Iterator[Path]:
-        """The folders of a swarm's members."""
+    def peers(self) -> list[str]:
+        """Names of a swarm's members, each of whom has a folder."""
         try:
             names = [one.name for one in os.scandir(self.path) if _PEER.fullmatch(one.name)]
         except OSError:
-            return
-        for name in sorted(names, key=lambda name: int(name[4:])):
-            yield self.path / name
+            return []
+        return sorted(names, key=lambda name: int(name[4:]))
 
 
-def read_status(folder: Path) -> Status | None:
-    """None if there is none, or none that can be read."""
-    with suppress(EventError, OSError), _open_in(folder, STATUS, MOST_STATUS) or BytesIO() as file:
+def read_status(folder: Path, peer: str = "") -> Status | None:
+    """Of a run's folder, or of a peer in a swarm's. None if there is none, or none that can be read."""
+    with suppress(EventError, OSError), _open_below(folder, peer, STATUS, most=MOST_STATUS) or BytesIO() as file:
         return decode_status(file.read(MOST_STATUS + 1))
     return None
 
@@ -77,16 +77,20 @@ def _witnesses(began: Began | None) -> list[str]:
     return [name for name in names if _PEER.fullmatch(name)]
 
 
-def _open_in(folder: Path, name: str, most: int) -> BinaryIO | None:
-    """A file of a folder. The folder must not be a link either: its owner could point it at any files of this user's."""
-    try:
-        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
+def _open_below(folder: Path, *way: str, most: int) -> BinaryIO | None:
+    """A file below a folder, no larger than that. On the way, empty names aside, nothing may be a link: whoever may write there
+    could point it at any files of this user's."""
+    *between, name = filter(None, way)
+    with ExitStack() as places:
+        try:
+            place = os.open(folder, _FOLDER)
+            places.callback(os.close, place)
+            for one in between:
+                place = os.open(one, _FOLDER | os.O_NOFOLLOW, dir_fd=place)
+                places.callback(os.close, place)
+        except OSError:
+            return None
         file = open_regular(name, folder=place)
-    finally:
-        os.close(place)
     if file is None or os.fstat(file.fileno()).st_size <= most:
         return file
     file.close()

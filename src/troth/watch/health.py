@@ -87,11 +87,11 @@ def healths(folder: RunFolder, now: float | None = None) -> Iterator[Health]:
     """Of the member whose folder this is; of each member, if it is a swarm's; of a simulation, from its events."""
     now = time.time() if now is None else now
     found = False
-    for place in (folder.path, *folder.peers()):
-        status = read_status(place)
+    for peer in ("", *folder.peers()):
+        status = read_status(folder.path, peer)
         if status is not None:
             found = True
-            yield health(place, status, now)
+            yield health(folder.path / peer, status, now)
     if not found and (told := _from_events(folder.path)) is not None:
         yield health(folder.path, told, now)
 
