@@ -62,8 +62,9 @@ class ExhibitedBan:
             self.forger.message(one, phase, changed, self.proof.judgement.step, attempt=attempt) for one in messages
         ]
 
-    def text(self, *, judged: Digest, **changes: Any) -> str:
-        """The file with these changes, in which all members say that they judged this message."""
+    def text(self, *, judged: Digest, tau: float | None = None, **changes: Any) -> str:
+        """The file with these changes, in which all members say that they judged this message, and that the step had this
+        radius."""
         exhibit, file = msgspec.structs.replace(self.exhibit, **changes), self.forger.file
         judgement = msgspec.structs.replace(self.proof.judgement, message=judged)
 
@@ -71,7 +72,8 @@ class ExhibitedBan:
             assert judgement.verdict is not None
             return Vote((Charge.of(judgement).cast(judgement.verdict, Digest(judgement.state)),))
 
-        record = self.forger.record(file.record, judgements=(judgement,))
+        other = {} if tau is None else {"tau": tau}
+        record = self.forger.record(file.record, judgements=(judgement,), **other)
         votes = [self.forger.message(one, Phase.VOTE, ballots, attempt=judgement.attempt) for one in file.votes]
         return self.forger.text(exhibit=exhibit, record=record, votes=votes)
 

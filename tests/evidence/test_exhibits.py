@@ -1,7 +1,9 @@
 """Evidence that speaks for itself: signed messages and a recomputation show that a ban is right, or that it is not."""
 
 import dataclasses
+import math
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,11 +15,11 @@ from troth.clip.fast import centered_clip
 from troth.crypto import PeerId
 from troth.evidence.bans import BanEvidence
 from troth.evidence.companion_files import save_evidence
-from troth.evidence.file_format import RecomputeError, SignedMessage
+from troth.evidence.file_format import RecomputeError, SignedMessage, UnprovedError
 from troth.evidence.recompute import Recomputed
 from troth.evidence.verify import verify_ban
 from troth.protocol.core.parts import ProvenPart, part_bounds, rows_of
-from troth.protocol.core.records import aggregate_message, aggregates_basis, decode_record
+from troth.protocol.core.records import aggregate_message, aggregates_basis, decode_record, roots_basis
 from troth.protocol.core.roster import part_taus
 from troth.protocol.core.state import Outcome
 from troth.protocol.wire.blob import Blob
@@ -118,7 +120,7 @@ def test_an_owner_whose_aggregate_is_right_is_cleared(runs: dict[str, ProtocolSi
     assert shown.projection_key is not None
     about = aggregates_basis(aggregates, shown.projection_key, shown.step.tau)
     clips = framed.signed_again(Phase.CLIP, framed.exhibit.clips, centers=(Center(part, digest, norm),))
-    cleared = {
+    cleared: dict[str, Any] = {
         "aggregates": [one.hex() for one in aggregates],
         "clips": clips,
         "reports": framed.signed_again(Phase.REPORT, framed.exhibit.reports, basis=about),
@@ -131,6 +133,31 @@ def test_an_owner_whose_aggregate_is_right_is_cleared(runs: dict[str, ProtocolSi
     judged = aggregate_message(tools.digest(bytes.fromhex(clips[0].payload)), None)
     text = framed.text(**cleared, judged=judged)
     assert recomputed(evidence, text, blobs=blobs) is Recomputed.REFUTED
+
+
+@pytest.mark.parametrize("tau", [-1.0, 0.0, 1e200, math.inf, math.nan])
+def test_a_radius_that_the_run_cannot_have_is_refused(runs: dict[str, ProtocolSimulation], tau: float) -> None:
+    """[E3, A6] All members together sign it, and the owner with them, so that whoever recomputes its ban comes to no end."""
+    banned = ExhibitedBan(runs, ChargeKind.AGGREGATE)
+    shown, evidence, part, tools = banned.proof.exhibit, banned.evidence, banned.proof.judgement.part, Primitives()
+    assert shown is not None
+    assert part is not None
+    assert shown.projection_key is not None
+    zeros = Blob(bytes(len(evidence.blobs[shown.aggregates[part]])))
+    aggregates = [*shown.aggregates[:part], zeros.digest, *shown.aggregates[part + 1 :]]
+    center, basis = Center(part, zeros.digest, 0.0), roots_basis(shown.roots, tau)
+    clips = banned.signed_again(Phase.CLIP, banned.exhibit.clips, centers=(center,), basis=basis)
+    about = aggregates_basis(aggregates, shown.projection_key, tau)
+    text = banned.text(
+        judged=aggregate_message(tools.digest(bytes.fromhex(clips[0].payload)), None),
+        tau=tau,
+        aggregates=[one.hex() for one in aggregates],
+        clips=clips,
+        reports=banned.signed_again(Phase.REPORT, banned.exhibit.reports, basis=about),
+        accuses=[],
+    )
+    with pytest.raises(UnprovedError, match="radius"):
+        recomputed(evidence, text, blobs={**evidence.blobs, zeros.digest: zeros})
 
 
 @pytest.mark.parametrize(

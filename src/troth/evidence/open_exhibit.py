@@ -63,6 +63,8 @@ def open_exhibit(
 ) -> OpenedExhibit:
     """Raise `UnprovedError` unless it holds just the messages that this judgement needs, all signed and about the same work.
     `step` is the record of the disputed step, `reporters` are those of it who were convicted together with the accused."""
+    least, most = run.parameters.tau_least, run.parameters.tau_most
+    expect(least <= step.tau <= most, "the disputed step has a clipping radius that the run cannot have")  # [A6]
     messages = _Messages.open(run, exhibit, step, tools)
     proven_parts = {
         key_of(proven.sender): (digest_of(proven.digest), tuple(map(digest_of, proven.path)))

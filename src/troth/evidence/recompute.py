@@ -23,7 +23,15 @@ from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.roster import part_taus
 from troth.protocol.core.run import Run
-from troth.protocol.step.audits import CONVICT_AT, COVER_AT, Project, judge_part, make_report, relative_errors
+from troth.protocol.step.audits import (
+    CONVICT_AT,
+    COVER_AT,
+    Project,
+    judge_part,
+    make_report,
+    relative_errors,
+    report_errors,
+)
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import ChargeKind
 from troth.protocol.wire.primitives import Primitives, ReportTable
@@ -270,9 +278,10 @@ def _part_guilty(proof: Proof, blobs: Blobs) -> bool:
     rows_PD = rows_of([proven_parts[peer] for peer in reporters])
     center_D, tau = blob_of(blobs, shown.aggregates[part]).numbers_D(), part_taus(shown.step.tau, bounds)[part]
     said = ReportTable(tuple(shown.reports[peer] for peer in reporters)).about(part)
-    finding = judge_part(reporters, rows_PD, center_D, project_of(proof), bounds[part], said, tau)
-    if proof.judgement.kind == ChargeKind.REPORT:
-        return finding.convicts(PeerId(proof.judgement.target))
+    about = rows_PD, center_D, project_of(proof), bounds[part], said, tau
+    if proof.judgement.kind == ChargeKind.REPORT:  # its one row says nothing about the aggregate
+        return bool(report_errors(*about)[0] > CONVICT_AT)
+    finding = judge_part(reporters, *about)
     if finding.aggregate_wrong or shown.named is None:
         return finding.aggregate_wrong
     return bool(finding.covered(frozenset(peer for about, peer in shown.named if about == part)))
