@@ -1,5 +1,8 @@
 """Options of a run, declared once: a dataclass's fields carry text and bounds, and the command line follows from them.
 
+Bounds hold where the dataclass asks for `check_bounds`, as a scenario does; a manifest checks its numbers itself, since they also
+come from a file that somebody else wrote.
+
 Imports nothing of ours but the root of errors, so that every package may declare its options with it.
 """
 

@@ -1,1 +1,1 @@
-"""Real peers on a real network: manifest, transport, framing, discovery. Empty until then."""
+"""A peer on a real network: manifest, transports, mesh, disk, node."""

@@ -253,7 +253,7 @@ def test_options() -> None:
         ("nudge:size=0", "'nudge:size=0': size must be a positive number, got 0.0"),
         ("inflate:scale=-1", "'inflate:scale=-1': scale must be a positive number, got -1.0"),
         ("covered-aggregate:shift=0", "'covered-aggregate:shift=0': shift must be a positive number, got 0.0"),
-        ("vanish:after=lunch", ".*after= is one of commit, clip, reveal, report, got 'lunch'"),
+        ("vanish:after=lunch", ".*after is one of commit, clip, reveal, report, got 'lunch'"),
         ("label-flip:classes=3", "'label-flip:classes=3' has no option 'classes' \\(its options: none\\)"),
     ],
 )

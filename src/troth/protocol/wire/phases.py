@@ -1,8 +1,8 @@
 """The phases of a step, one row each: message, time allowed, and the phases that may follow.
 
 A new phase is a member of `Phase`, a message type in the union `Message`, a row here, and a forgery in
-`workshop/attacks/lies.py`. The size bound of a message follows from its type.
-Numbers of phases are signed: to renumber them is another wire format.
+`workshop/attacks/lies.py`. The size bound of a message follows from its type. Numbers follow the order of a step, since
+peers compare them to know what is early, and they are signed: with a new one in the middle the wire format is another.
 """
 
 from collections.abc import Mapping
