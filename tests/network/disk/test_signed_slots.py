@@ -139,3 +139,49 @@ def test_a_slot_that_cannot_be_written_is_not_signed(tmp_path: Path, monkeypatch
     monkeypatch.undo()
     slots.close()
     assert SignedSlotsFile(tmp_path / "slots").last_step == -1
+
+
+def test_a_slot_of_which_half_a_line_is_written_is_not_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[B1] As a disk becomes full: the half is not read again, so after a restart the slot would be signed a second time."""
+    write = os.write
+    slots = SignedSlotsFile(tmp_path / "slots")
+    slots.claim(slot(3))
+    monkeypatch.setattr(os, "write", lambda file, line: write(file, line[: len(line) // 2]))
+    with pytest.raises(DiskError, match="nothing is signed"):
+        slots.claim(slot(4))
+    monkeypatch.undo()
+    again = SignedSlotsFile(tmp_path / "slots")
+    assert again.last_step == 3
+    again.close()
+    slots.close()
+
+
+def test_what_follows_half_a_line_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    slots = SignedSlotsFile(tmp_path / "slots")
+    slots.claim(slot(3))
+    monkeypatch.setattr(os, "write", lambda file, line: write(file, line[: len(line) // 2]))
+    with pytest.raises(DiskError):
+        slots.claim(slot(4))
+    monkeypatch.undo()
+    slots.claim(slot(5))
+    slots.close()
+    assert SignedSlotsFile(tmp_path / "slots").last_step == 5
+
+
+def test_a_file_that_cannot_begin_anew_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the peer would end with a complaint about a handle that is closed, which may be another file's by then."""
+
+    def full(_file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    slots = SignedSlotsFile(tmp_path / "slots")
+    for step in range(4096):
+        slots.claim(slot(step))
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskError, match="No space left"):
+        slots.claim(slot(4096))
+    monkeypatch.undo()
+    slots.claim(slot(4096))
+    slots.close()
+    assert SignedSlotsFile(tmp_path / "slots").last_step == 4096

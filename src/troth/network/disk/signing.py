@@ -1,6 +1,7 @@
 """What a peer must not forget, or must forget: the slots that it has signed, since a power cut must not look like an equivocation
 (SPEC B1), and the keys with which it signs records (SPEC U6)."""
 
+import errno
 import os
 import re
 from collections.abc import Iterable
@@ -55,9 +56,14 @@ class SignedSlotsFile(SignedSlots):
     def _keep(self, key: SlotKey) -> None:
         with or_disk_error(f"write {self._path}", "nothing is signed until it can"):
             if self._lines >= _MOST_LINES:
-                self.close()
+                full = self._file
                 self._begin()
-            os.write(self._file, _line(key))
+                os.close(full)
+            line = _line(key)
+            # A disk becomes full within a line: half of one would be forgotten after a restart, and its slot signed again.
+            if (written := os.write(self._file, line)) < len(line):
+                os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._file)
         self._lines += 1
 
