@@ -44,7 +44,7 @@ def run(moment: str, *arguments: str, handler: str = "default_int_handler") -> "
 @pytest.mark.parametrize(
     ("moment", "arguments", "out", "err"),
     [
-        ("sys.meta_path.insert(0, AtImportOf('troth.cli.key'))", "--version", "", ""),
+        ("sys.meta_path.insert(0, AtImportOf('typer'))", "--version", "", ""),
         ("atexit.register(interrupt)", "--version", f"troth {__version__}\n", ""),
         (
             "sys.meta_path.insert(0, AtImportOf('troth.training')); sys.stderr = Impatient()",
@@ -61,5 +61,5 @@ def test_no_traceback(moment: str, arguments: str, out: str, err: str) -> None:
 
 
 def test_a_background_job_goes_on_ignoring_it() -> None:
-    done = run("sys.meta_path.insert(0, AtImportOf('troth.cli.key'))", "--version", handler="SIG_IGN")
+    done = run("sys.meta_path.insert(0, AtImportOf('typer'))", "--version", handler="SIG_IGN")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"troth {__version__}\n", "")

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from troth.api.verify import Result, expand, verify_paths
 from troth.cli import app
+from troth.errors import OperatorError
 from troth.events.file import EVENTS, STATUS, decode_event, decode_status
 from troth.events.kinds import Began, Ended, Event, Stepped
 from troth.evidence.verify import verify_ban
@@ -279,4 +280,5 @@ def test_swarms_that_cannot_be_are_refused() -> None:
     with pytest.raises(SwarmError, match="withstand at most 1"):
         SwarmPlan(peers=4, byzantine=2)
     result = CliRunner().invoke(app, ["swarm", "--peers", "0"])
-    assert isinstance(result.exception, SwarmError)
+    assert isinstance(result.exception, OperatorError)
+    assert "from 1 to 64" in str(result.exception)
