@@ -32,6 +32,7 @@ def test_examples_are_short_and_say_how_to_run_them() -> None:
         assert f"python {file.name}" in (ast.get_docstring(ast.parse(text)) or ""), file.name
 
 
+@pytest.mark.long
 def test_own_task(capsys: pytest.CaptureFixture[str]) -> None:
     *banned, figures, _ = play("own_task.py", capsys)
     before, after = (float(figures.split()[k]) for k in (1, 3))
@@ -39,6 +40,7 @@ def test_own_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(banned) == 2
 
 
+@pytest.mark.long
 def test_own_attack(capsys: pytest.CaptureFixture[str]) -> None:
     mean, median, protocol = play("own_attack.py", capsys)
     accuracy = {line.split()[0]: float(line.split()[1].rstrip("%,")) for line in (mean, median, protocol)}
@@ -46,12 +48,14 @@ def test_own_attack(capsys: pytest.CaptureFixture[str]) -> None:
     assert protocol.count("peer") == 3, protocol
 
 
+@pytest.mark.long
 def test_own_shards(capsys: pytest.CaptureFixture[str]) -> None:
     even_mean, even_median, own_mean, own_median = (float(line.split()[-1]) for line in play("own_shards.py", capsys))
     assert even_median < 1.2 * even_mean
     assert own_median > 1.5 * own_mean
 
 
+@pytest.mark.long
 def test_lightning_module(capsys: pytest.CaptureFixture[str]) -> None:
     """It needs an extra, which is not among the tests' packages."""
     if find_spec("lightning") is None:
@@ -65,6 +69,7 @@ def test_lightning_module(capsys: pytest.CaptureFixture[str]) -> None:
     assert figures.endswith("banned: 1")
 
 
+@pytest.mark.long
 def test_huggingface_model(capsys: pytest.CaptureFixture[str]) -> None:
     """It needs an extra; with it, the loss in a fresh model of one's own is that of the run."""
     if find_spec("transformers") is None:
@@ -78,6 +83,7 @@ def test_huggingface_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert float(own.split()[1]) == after
 
 
+@pytest.mark.long
 def test_four_friends_and_the_program_that_each_of_them_runs(tmp_path: Path) -> None:
     """A real run of four processes, each of which is `embedding.py`: all end with the same model."""
     command = [sys.executable, str(EXAMPLES / "four_friends.py"), str(tmp_path)]

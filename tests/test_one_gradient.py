@@ -7,6 +7,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
+
 import troth
 from tests.network.node.test_node import IDS, SilentSink, free_address
 from troth.network.manifest.builder import build_manifest
@@ -31,6 +33,7 @@ def test_every_hop_is_a_function_or_class_of_its_file() -> None:
     assert HOPS - defined == set()
 
 
+@pytest.mark.long
 def test_three_peers_that_train_make_every_hop(tmp_path: Path) -> None:
     founders = tuple(Founder(f"peer{k}", one.peer, free_address()) for k, one in enumerate(IDS))
     options = ManifestOptions(steps=3, delta_s=1.0, compute_s=1.0, bulk_s=0.5)

@@ -14,6 +14,7 @@ PAGE = (Path(__file__).parents[1] / "docs/plug-ins.md").read_text(encoding="utf-
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.long
 def test_everything_on_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,6 +84,7 @@ class TestSpecs:
     def test_names(self, spec: str) -> None:
         assert file_of(spec) is None
 
+    @pytest.mark.long
     @given(
         st.lists(
             st.sampled_from(["digits", ".py", "evil.py", ":", "=", "x=", ",", "/", "..", " ", "Name", "-", "\n", "é"]),

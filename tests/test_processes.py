@@ -96,6 +96,7 @@ def _dies(job: str) -> str:
     return job
 
 
+@pytest.mark.long
 def test_a_process_that_dies_is_a_result_and_the_next_job_is_done() -> None:
     assert list(work_through(_dies, ["a", "b"], 1)) == [("a", Died(3)), ("b", "b")]
 
@@ -105,6 +106,7 @@ def test_jobs_under_way_are_ended_when_the_time_is_up() -> None:
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.long
 def test_a_closed_generator_leaves_no_process_behind(tmp_path: Path) -> None:
     done = work_through(_touch_then_wait, [str(tmp_path / name) for name in ("first", "second")], 1)
     assert next(done)[1] == "first"

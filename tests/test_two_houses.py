@@ -50,10 +50,12 @@ troth.new("run.toml", "quadratic:dimension=20", [f"me={me.peer.hex()}"], steps=3
     return place
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", [JOIN, VERIFY], ids=["join", "verify"])
 def test_a_peer_and_a_judge_import_nothing_of_the_workshop(folder: Path, program: str) -> None:
     assert workshop_of(program, folder) == []
 
 
+@pytest.mark.long
 def test_a_simulation_does(folder: Path) -> None:
     assert "troth.workshop.simulation" in workshop_of(SIMULATE, folder)

@@ -209,6 +209,7 @@ def test_a_folder_of_another_run_is_refused(run: troth.MemberRun, monkeypatch: p
 # Real peers
 
 
+@pytest.mark.long
 def test_members_of_a_real_run_end_with_the_same_model(tmp_path: Path) -> None:
     with troth.testing.local_run("digits", peers=4, steps=5, folder=tmp_path) as members:
         steps = list(members[0])
@@ -227,6 +228,7 @@ def test_members_of_a_real_run_end_with_the_same_model(tmp_path: Path) -> None:
     assert (tmp_path / "peer0" / "model.json").exists()
 
 
+@pytest.mark.long
 def test_a_member_leaves_and_comes_back_and_the_others_go_on(tmp_path: Path) -> None:
     with troth.testing.local_run("digits", peers=4, steps=2_000, folder=tmp_path) as members:
         stayer, leaver = members[0], members[3]

@@ -13,6 +13,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 EMBEDDING = (ROOT / "examples/embedding.py").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_examples_do_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program that joins a run is `embedding.py`, which four processes run in `test_examples.py`."""
     monkeypatch.chdir(tmp_path)

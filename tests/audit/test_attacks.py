@@ -121,6 +121,7 @@ def test_a_changed_payload_shows_in_its_signature(forger: Forger, audited: Audit
     assert f"line {forger.lines.index(reveal) + 1}" in said
 
 
+@pytest.mark.long
 def test_a_second_process_finds_a_wrong_signature_too(
     forger: Forger, audited: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

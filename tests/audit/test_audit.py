@@ -44,6 +44,7 @@ def test_without_running_the_task_the_rest_is_checked(audited: Audit) -> None:
     assert "more than the votes behind" in skipped, "the ban's evidence"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "attack",
     [
@@ -68,6 +69,7 @@ def test_steps_of_all_kinds_are_made_again(attack: str, tmp_path: Path) -> None:
     assert report.retraced == report.counts[Check.RECORDS] > 3
 
 
+@pytest.mark.long
 def test_probation_is_made_again_with_its_misses(tmp_path: Path) -> None:
     """[J5, J7] Who worked, who missed and who came in follows from what members listed, also in attempts that were repeated. A
     record that counts otherwise is named, though all members signed it."""

@@ -9,6 +9,7 @@ from troth.audit.folder import audit
 from troth.network.manifest.manifest import Manifest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_every_flipped_bit_is_found(peer: Path, manifest: Manifest, seed: int) -> None:
     assert unfound(peer, manifest, 15, seed) == []

@@ -49,6 +49,7 @@ def test_a_ticket_needs_enough_work_in_it() -> None:
     assert drawn_race(SMALL.run, roster, spent, generator) == mined_race(SMALL.run, roster, spent, generator) == []
 
 
+@pytest.mark.long
 def test_a_run_with_mined_tickets_goes_as_one_with_drawn_ones() -> None:
     """Over ten seeds: the attacker's share of the seats at the end."""
     ends = {
@@ -122,6 +123,7 @@ def test_hash_power_keeps_the_honest_outside() -> None:
     assert isinf(World(replace(SMALL, share=0.1, edge=1000.0)).play().wait)
 
 
+@pytest.mark.long
 def test_whoever_hashes_as_laptops_do_has_its_share_of_the_seats() -> None:
     """[J3, J4, J5] At the end of a long run. With four slots it has half of the seats for 40 % of the compute."""
     few, usual = (World(Scene(0.4, 1000, edge=1.0, slots=slots)).play() for slots in (4, None))

@@ -131,6 +131,7 @@ def banner(page: Window) -> str:
     return page.text("#trouble").replace("\u00a0", " ").replace("\u202f", " ")
 
 
+@pytest.mark.long
 def test_a_run_that_stands_still_does_not_look_well(serve: Serve, window: Open) -> None:
     """One banner says what it waits for, whom, since when and what to do; nothing green is left."""
     run = serve(began(), stepped(0), stepped(1, left=("dan",)))

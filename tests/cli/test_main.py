@@ -78,6 +78,7 @@ def test_our_own_bugs_are_not_disguised(troth: Troth, monkeypatch: pytest.Monkey
         troth("tasks", "--check", "digits")
 
 
+@pytest.mark.long
 def test_a_member_imports_nothing_that_lies_simulates_or_measures() -> None:
     program = "import sys, troth.cli.join, troth.api.member; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)

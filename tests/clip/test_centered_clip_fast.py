@@ -234,6 +234,7 @@ def rows_and_radius(draw: st.DrawFn) -> tuple[Tensor, float]:
     return rows_PD, draw(st.sampled_from([0.25, 1.0, 4.0, 30.0]))
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(rows_and_radius())
 def test_fast_is_where_the_published_loop_ends(drawn: tuple[Tensor, float]) -> None:

@@ -77,6 +77,7 @@ def test_any_number_of_rows(peers: int) -> None:
     assert_acquitted(gaussian_rows(4, peers, 40).float(), 2.0, 1 / 8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_an_adversary_that_knows_the_code(kind: str) -> None:
     """[A7] Some of each kind; `python -m tests.clip.hunt` tries millions."""

@@ -24,6 +24,7 @@ def in_a_process(code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.long
 def test_small_vectors_do_not_import_numba() -> None:
     code = """
 import sys, torch, troth
@@ -38,6 +39,7 @@ print("numba" in sys.modules)
     assert in_a_process(code).split() == ["False", "True"]
 
 
+@pytest.mark.long
 def test_without_numba_the_reference_answers() -> None:
     code = """
 import sys
@@ -116,6 +118,7 @@ def test_preparing_compiles_without_a_large_vector() -> None:
     kernels.prepare(kernels.LARGE)
 
 
+@pytest.mark.long
 def test_peers_that_start_together_all_get_their_loops() -> None:
     code = "from troth.clip import kernels; kernels.prepare(1 << 20); print('ready')"
     started = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]

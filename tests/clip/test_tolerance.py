@@ -52,6 +52,7 @@ def share(rows_PD: Tensor, v_D: Tensor, tau: float) -> float:
 worst: dict[str, float] = {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spread", [1e5, 1e7, 1e10])
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_rows_far_apart_have_an_honest_centre(spread: float, width: int) -> None:
@@ -62,6 +63,7 @@ def test_rows_far_apart_have_an_honest_centre(spread: float, width: int) -> None
             assert share(rows_PD, centered_clip(rows_PD, tau=1e-6), 1e-6) <= 0.5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(
@@ -101,6 +103,7 @@ def test_the_smallest_numbers_convict_nobody(value: float, count: int) -> None:
         assert torch.equal(center_D, flush_subnormals(center_D))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("peers", [3, 16, 33, 40])
 @pytest.mark.parametrize("offset", [1.0, 2.0**12, 2.0**24])
 @pytest.mark.parametrize("spread", [1e-3, 1.0, 1e4])

@@ -53,6 +53,7 @@ def test_another_version_is_refused_and_new_fields_are_passed_over() -> None:
     assert decode_event(began.replace(b'"source"', b'"colour":[{}],"source"', 1)) == SAMPLES[0]
 
 
+@pytest.mark.long
 @given(st.one_of(st.binary(max_size=60), st.text(max_size=60).map(str.encode)))
 def test_anything_else_is_refused(raw: bytes) -> None:
     with pytest.raises(EventError):

@@ -132,6 +132,7 @@ def test_in_a_run_of_several_classes_the_accuseds_own_word_counts(attacked: Prot
     assert recompute(with_roots(named(here), all_lie), evidence.training) is Recomputed.CONFIRMED
 
 
+@pytest.mark.long
 def test_a_lying_quorum_makes_no_wrong_ban_look_right(tmp_path: Path) -> None:
     """[E3, E6] Nine of sixteen lie in every step, and ban whoever accuses one of them."""
     simulation = run_on(ProtocolSimulation(LYING_QUORUM))

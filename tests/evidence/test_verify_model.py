@@ -358,6 +358,7 @@ class Shrunk:
         return logits
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.0, 1e-3])
 @pytest.mark.parametrize(
     ("name", "change"),

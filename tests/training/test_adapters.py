@@ -70,6 +70,7 @@ class TestHuggingFace:
 
 
 class TestLightning:
+    @pytest.mark.long
     def test_a_training_step(self) -> None:
         pytorch = pytest.importorskip("lightning.pytorch")
 

@@ -105,6 +105,7 @@ def triggered(problem: Problem, parameters_D: Tensor, lit: float | None) -> floa
     return float((said == TARGET)[labels != TARGET].float().mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [AdamW(), LAMB()], ids=["adamw", "lamb"])
 @pytest.mark.parametrize("lit", LIT.values(), ids=LIT)
 def test_one_lie_of_one_percent_is_obeyed_no_oftener_than_under_sgd(options: AdamW | LAMB, lit: float | None) -> None:

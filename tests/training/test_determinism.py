@@ -202,6 +202,7 @@ class TestRefused:
 
 
 class TestEnvironment:
+    @pytest.mark.long
     def test_cublas_is_told_when_the_training_side_is_imported(self) -> None:
         told = "import os; os.environ.pop('CUBLAS_WORKSPACE_CONFIG', 0); import troth.training; "
         told += "print(os.environ['CUBLAS_WORKSPACE_CONFIG'])"
@@ -246,6 +247,7 @@ def test_the_gradient_of_an_index_does_not_depend_on_which_thread_comes_first() 
             assert torch.equal(problem.gradient(flat_D, batch)[1], expected_D)
 
 
+@pytest.mark.long
 def test_processes_that_share_a_gpu_by_a_service_take_fewer_of_its_queues(tmp_path: Path) -> None:
     def queues(**environment: str) -> str:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("CUDA")}

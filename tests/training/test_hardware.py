@@ -273,6 +273,7 @@ class TestMeasure:
 
 
 class TestDistances:
+    @pytest.mark.long
     def test_they_are_those_that_the_doctor_sees(self) -> None:
         """The same machine is at no distance, float64 at the doctor's."""
         task = make_task("digits:activation=tanh")

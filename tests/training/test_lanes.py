@@ -93,6 +93,7 @@ def test_more_peers_take_no_more_calls() -> None:
     assert max(counts) == min(counts) <= 9
 
 
+@pytest.mark.long
 def test_with_padding_every_audit_has_the_bits_of_the_pool() -> None:
     """[R2, D1] A real task whose audits take whole calls."""
     problem = Problem(make_task("digits"))

@@ -60,6 +60,7 @@ def test_the_gradient_is_the_slope_and_the_noise() -> None:
     torch.testing.assert_close(gradient_D, task.slope(x_D) + batch["noise"])
 
 
+@pytest.mark.long
 def test_heavy_noise_has_mean_norm_sigma_and_no_variance() -> None:
     """ρ = u^(−3/4)/4 exceeds r with probability (4r)^(−4/3)."""
     lengths = _noise(NonConvex(dimension=50, noise=2.0, tail="heavy"), 20_000).norm(dim=1) / 2.0

@@ -152,6 +152,7 @@ def test_it_is_only_read(serve: Serve, method: str) -> None:
     assert (got.status, got.headers["allow"]) == (405, "GET, HEAD")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("raw", "status"),
     [
@@ -250,6 +251,7 @@ def test_connections_beyond_the_limit_are_told_so(serve: Serve, tmp_path: Path) 
         viewer.close()
 
 
+@pytest.mark.long
 def test_a_viewer_that_stops_reading_is_dropped_and_the_others_see_everything(serve: Serve, tmp_path: Path) -> None:
     write(tmp_path, began())
     page = serve(write_s=4.0, streams=4)

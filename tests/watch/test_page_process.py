@@ -44,6 +44,7 @@ def test_it_lingers_for_viewers(tmp_path: Path) -> None:
     assert page.process.wait(PATIENCE_S) != 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("how", "stay_s"), [("over", 1.0), ("stopped", 600.0)])
 def test_it_stays_once_its_run_is_over(tmp_path: Path, how: How, stay_s: float) -> None:
     """The last picture can be loaded again; a run that only stopped may come back, and wants its address."""

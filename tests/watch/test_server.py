@@ -83,6 +83,7 @@ def test_only_known_fields_go_out(serve: Serve, tmp_path: Path) -> None:
     viewer.close()
 
 
+@pytest.mark.long
 def test_live_events_come_as_they_are_written(serve: Serve, tmp_path: Path) -> None:
     page = serve()
     viewer = page.stream()

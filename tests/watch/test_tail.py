@@ -297,6 +297,7 @@ def test_an_event_that_somebody_writes_over_is_not_believed(tmp_path: Path) -> N
     assert tail.step(0) is None
 
 
+@pytest.mark.long
 def test_ten_thousand_steps_of_two_hundred_peers_in_little_memory(tmp_path: Path) -> None:
     names = tuple(f"peer{number}" for number in range(200))
     line = encode_event(stepped(0, owners=names))

@@ -129,6 +129,7 @@ def test_every_flipped_byte_is_refused_with_a_way_out(tmp_path: Path) -> None:
     assert refusal(tmp_path, good, end) is None
 
 
+@pytest.mark.long
 def test_a_journal_that_was_cut_is_refused_wherever_it_was(tmp_path: Path) -> None:
     """The checkpoint knows its end. Without one only what is torn off can be told, and is cut."""
     end = write_journal(tmp_path, steps=2)

@@ -119,6 +119,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("kind")
 @pytest.mark.parametrize("losses", [2, 3])
 def test_after_a_power_cut_for_all_an_owed_audit_still_convicts(tmp_path: Path, losses: int) -> None:
@@ -139,6 +140,7 @@ def test_after_a_power_cut_for_all_an_owed_audit_still_convicts(tmp_path: Path, 
     assert not any(decode_record(raw).unaudited for raw in simulation.trace)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("kind")
 def test_a_member_that_goes_back_by_a_step_has_what_was_owed_there(tmp_path: Path) -> None:
     """[B2, B6] The last record was not certified, and it may have been the one that convicted the liar: the audit of four steps

@@ -129,6 +129,7 @@ def test_options_that_cannot_be_met(make: Callable[[], object]) -> None:
         make()
 
 
+@pytest.mark.long
 def test_a_probation_leaves_time_to_fetch_a_large_model() -> None:
     """[J6, U5] Its content is named every 16 steps, and nobody takes a model by a chained digest."""
     large = "quadratic:dimension=5000000"

@@ -16,6 +16,7 @@ from troth.workshop.simulation import Scenario
 from troth.workshop.simulation.protocol_run import ProtocolSimulation
 
 
+@pytest.mark.long
 def test_the_same_bits_and_the_same_beginning_as_a_simulation() -> None:
     manifest = build_manifest("digits-cnn", FOUNDERS, ManifestOptions(seed=7)).manifest
     simulated = ProtocolSimulation(Scenario(task="digits-cnn", peers=4, seed=7))

@@ -85,6 +85,7 @@ class _Pair:
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.long
 def test_a_peer_that_hangs_up_and_cannot_be_dialled_is_gone_until_it_is_back() -> None:
     """[Q9] A reader that waits for a message is woken; and not if it may be this peer's own connection that failed."""
 
@@ -154,6 +155,7 @@ def test_a_successor_key_needs_a_delegation_by_the_old_one(signer: Identity) -> 
     assert asyncio.run(meet()) is (signer is IDS[1])
 
 
+@pytest.mark.long
 def test_a_banned_peer_is_cut_off_and_not_let_in_again() -> None:
     async def meet() -> None:
         async with _Pair() as pair:

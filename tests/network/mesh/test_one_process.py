@@ -222,6 +222,7 @@ def test_a_second_process_is_refused_and_both_are_told() -> None:
     play(3, part)
 
 
+@pytest.mark.long
 def test_a_quick_restart_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """[B1] After a power cut the old connection looks alive, but nothing comes from there."""
     monkeypatch.setattr(mesh, "_ALIVE_S", 0.8)

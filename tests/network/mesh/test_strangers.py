@@ -157,6 +157,7 @@ def test_what_a_stranger_sent_ends_with_its_connection() -> None:
     play(part)
 
 
+@pytest.mark.long
 def test_a_stranger_that_hangs_up_while_nobody_reads_is_noticed() -> None:
     """[M4] Its messages wait, and so does its reader; the end of its connection ends both."""
 
@@ -212,6 +213,7 @@ def test_answers_to_a_stranger_that_never_reads_are_dropped(monkeypatch: pytest.
     play(part)
 
 
+@pytest.mark.long
 def test_all_strangers_together_have_so_much_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """[M4] Beyond that, whoever reads least is hung up on; a stranger that reads is not."""
     monkeypatch.setattr(neighbour_module, "STRANGERS_QUEUES", 1 << 20)
@@ -235,6 +237,7 @@ def test_all_strangers_together_have_so_much_to_read(monkeypatch: pytest.MonkeyP
     play(part)
 
 
+@pytest.mark.long
 def test_a_stranger_that_was_answered_this_moment_makes_no_room_for_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
     """[M4] Each of the crowd leaves a little less unread than an honest stranger is told at once, and it was hung up on."""
     monkeypatch.setattr(neighbour_module, "STRANGERS_QUEUES", 1 << 20)

@@ -126,6 +126,7 @@ def test_one_process_uses_a_folder_at_a_time(tmp_path: Path) -> None:
     open_folder(tmp_path).close()
 
 
+@pytest.mark.long
 def test_the_lock_ends_with_its_process_however_it_ends(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from troth.network.disk.lock import lock_folder\n"

@@ -39,6 +39,7 @@ class SilentSink:
     def note(self, text: str) -> None: ...
 
 
+@pytest.mark.long
 def test_a_peer_with_another_manifest_ends_and_names_the_difference(tmp_path: Path) -> None:
     """Rather than to wait for ever for people who will never take it."""
     founders = tuple(Founder(f"peer{k}", one.peer, free_address()) for k, one in enumerate(IDS))

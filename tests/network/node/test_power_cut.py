@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from tests.network.node.test_node import free_address
 from troth.crypto import Identity, Seed, derive
 from troth.events.kinds import Stepped
@@ -67,6 +69,7 @@ def _started(raw: bytes, folder: Path) -> Iterator[tuple[list[BaseProcess], list
             process.join()
 
 
+@pytest.mark.long
 def test_after_a_power_cut_for_all_the_run_goes_on_from_the_last_certified_record(tmp_path: Path) -> None:
     """[B5, B6] Nobody saved the model: each makes it again from its aggregates, and no update is lost."""
     founders = tuple(Founder(f"peer{k}", one.peer, free_address()) for k, one in enumerate(IDS))

@@ -133,6 +133,7 @@ def test_a_note_that_is_repeated_is_in_the_stream_once_a_minute(tmp_path: Path) 
     assert len(screen.notes) == 1001, "the screen has its own measure"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["over", "error"])
 def test_a_look_that_fails_costs_that_look(tmp_path: Path, how: str) -> None:
     sights = Sights()

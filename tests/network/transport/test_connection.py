@@ -93,6 +93,7 @@ def test_a_reader_that_does_not_read_stops_the_writer_and_loses_nothing() -> Non
     run(main())
 
 
+@pytest.mark.long
 def test_a_slow_reader_is_not_taken_for_a_dead_one() -> None:
     """While we do not read we do not hear; that is not the fault of the other side, and it hears our pings."""
 
@@ -109,6 +110,7 @@ def test_a_slow_reader_is_not_taken_for_a_dead_one() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_an_idle_connection_stays_up() -> None:
     async def main() -> None:
         async with pair(HASTY) as (near, far):
@@ -177,6 +179,7 @@ def test_both_sides_may_close_at_once() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_closing_does_not_wait_for_a_peer_that_does_not_listen() -> None:
     async def main() -> None:
         async with pair(LIMITS, replace(LIMITS, most_received_bytes=1)) as (near, far):
@@ -194,6 +197,7 @@ def test_closing_does_not_wait_for_a_peer_that_does_not_listen() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_process_that_was_held_up_does_not_blame_the_others() -> None:
     """All of this process stands still for longer than `idle_s`, so nobody can have said anything."""
 

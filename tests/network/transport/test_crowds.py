@@ -33,6 +33,7 @@ class Watched(TcpTransport):
         self._pool.new_connection = remembered  # type: ignore[method-assign]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("said", [b"", b"\x00" * 500], ids=["silence", "garbage"])
 def test_failed_handshakes_leave_nothing_behind(said: bytes) -> None:
     """asyncio's error for a failed handshake is part of a cycle that holds all buffers of the connection."""

@@ -36,6 +36,7 @@ async def connects(listener: TcpTransport, address: str, identity: Identity) -> 
 # Before the handshake is done
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "garbage",
     [b"GET / HTTP/1.1\r\n\r\n", b"\x00", b"\xff" * 5000, b"\x16\x03\x01\xff\xff" + bytes(5000), b""],
@@ -57,6 +58,7 @@ def test_garbage_instead_of_tls(garbage: bytes) -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_thousand_garbage_connections() -> None:
     async def main() -> None:
         identity = Identity.generate()
@@ -79,6 +81,7 @@ def test_a_thousand_garbage_connections() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_half_open_connections_do_not_keep_honest_peers_out() -> None:
     async def main() -> None:
         identity = Identity.generate()
@@ -146,6 +149,7 @@ def test_a_handshake_has_a_deadline() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_key_of_another_kind_is_turned_away() -> None:
     async def main() -> None:
         identity = Identity.generate()
@@ -212,6 +216,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("stream", "reason"), ATTACKS.values(), ids=list(ATTACKS))
 def test_a_peer_that_breaks_the_framing_is_hung_up_on(
     stream: bytes, reason: str, caplog: pytest.LogCaptureFixture
@@ -285,6 +290,7 @@ def test_a_message_that_trickles_is_not_waited_for() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_pings_do_not_carry_a_message_that_stands_still() -> None:
     async def main() -> None:
         async with transport(HASTY) as listener:
@@ -354,6 +360,7 @@ def test_what_follows_the_greeting_waits_until_it_is_known() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_flood_of_small_messages_waits_outside() -> None:
     """[M4] Of a stranger a greeting's worth is taken in, with what it costs to keep; and it ends with the connection."""
 

@@ -23,6 +23,7 @@ def test_it_is_what_the_interface_says() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_after_a_close_one_can_dial_again() -> None:
     async def main() -> None:
         identity = Identity.generate()
@@ -64,6 +65,7 @@ def test_another_key_than_the_one_dialled() -> None:
     run(main())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("listen", "hosts"),
     [

@@ -4,6 +4,8 @@ import asyncio
 import time
 from dataclasses import replace
 
+import pytest
+
 from tests.network.transport.endpoints import LIMITS, MB, run, transport
 from troth.crypto.identity import Identity
 from troth.network.transport.base import Lane
@@ -21,6 +23,7 @@ def test_a_bucket_lets_through_its_rate() -> None:
     assert 10_000_000 <= sent <= 10_000_000 + CHUNK_BYTES + 100_000
 
 
+@pytest.mark.long
 def test_a_cap_holds_over_all_connections_and_control_goes_first() -> None:
     async def main() -> None:
         identity = Identity.generate()

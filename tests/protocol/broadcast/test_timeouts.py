@@ -238,6 +238,7 @@ class _Boasts(LiarScript):
         return msgspec.structs.replace(message, took=self._took) if isinstance(message, Commit) else message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("took", [NONE, MOST, None])
 def test_liars_who_announce_nonsense_change_nothing(took: Measured | None) -> None:
     """[Q8] Two of six: in a quick network all stay at the least, in a slow one nobody is left out."""
@@ -262,6 +263,7 @@ class _JustInTime(LiarScript):
         return (packet,)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [1, 2], ids=["to all", "to some"])
 @pytest.mark.parametrize("kind", [Value, View, Certificate])
 def test_liars_who_are_late_do_not_slow_the_others_down(kind: type[Value | View | Certificate], every: int) -> None:
@@ -273,6 +275,7 @@ def test_liars_who_are_late_do_not_slow_the_others_down(kind: type[Value | View 
     assert _timeouts_by_step(seen)[2:] == [FLOOR] * 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("network", [QUICK, Network(least=0.8, latency=0.19)])
 def test_a_returning_member_has_the_timeouts_that_the_others_agreed_on(network: Network) -> None:
     """[Q8, B2] An observer sees the same Commits; from its first step as a member on its timeouts are theirs."""

@@ -230,6 +230,7 @@ def _run(scenario: Scenario, byzantine: int) -> ProtocolSimulation:
     return simulation
 
 
+@pytest.mark.long
 def test_bans_over_aggregates_up_to_the_promise_leave_the_run_going_and_l_as_it_was() -> None:
     """[G1] All three liars are owners who cheat: they are banned, and thirteen honest members go on, as if three liars were
     still among them."""
@@ -260,6 +261,7 @@ def test_with_one_ban_too_many_the_record_is_signed_and_marked_and_the_last(byza
         assert seen.numbers[verify_ban(one.text, seen.run.id).banned] in seen.byzantine
 
 
+@pytest.mark.long
 def test_the_closing_step_raises_the_alarm_too() -> None:
     """[G4, U4, E1] Its record is refused by all who follow if it does not say so, and so is the evidence that it certifies."""
     last_step = dataclasses.replace(LIARS, attack="sign-flip", attack_start=5, steps=6, evaluate_every=6)

@@ -338,6 +338,7 @@ def test_the_order_of_additions_is_pinned() -> None:
     assert exact_norm(row_D) != math.sqrt(math.fsum(float(x) ** 2 for x in row_D)), "else any good sum would do"
 
 
+@pytest.mark.long
 def test_tau_follows_a_run_and_inflated_gradients_do_not_push_it() -> None:
     """[A6] A third of the peers send gradients a thousand times as long: τ moves slowly, and not up with them."""
     scenario = dataclasses.replace(SMALL, tau_auto=0.5, steps=24, attack_start=1)
@@ -385,6 +386,7 @@ SHIFTED = dataclasses.replace(
 )
 
 
+@pytest.mark.long
 def test_updates_below_the_limit_move_the_model_no_farther_than_twice_as_usual() -> None:
     """[U3] A covered shift of a few τ passes V3 until an audit finds it; the update is cut to its limit meanwhile."""
     simulation = finished(SHIFTED)
@@ -399,6 +401,7 @@ def test_updates_below_the_limit_move_the_model_no_farther_than_twice_as_usual()
     assert min(record.factor for record in by_step) < 1, "else nothing was cut, and this shows nothing"
 
 
+@pytest.mark.long
 def test_anyone_replays_the_model_from_records_and_aggregates() -> None:
     """[U1, U3] The aggregate's bits, the record's factor, the optimizer's step: nothing else is needed."""
     simulation = ProtocolSimulation(SHIFTED)

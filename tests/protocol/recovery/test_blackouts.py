@@ -81,6 +81,7 @@ def test_a_certificate_outlives_the_step_that_brought_it() -> None:
     assert [record.incarnation for record in seen.records] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
+@pytest.mark.long
 def test_a_member_that_alone_holds_a_certified_record_and_comes_too_late_takes_the_other_one() -> None:
     """[B2, B5] People let the others begin without it, and these made the step again: of two records of one step the one of the
     later incarnation counts, with the proof that it began."""
@@ -142,6 +143,7 @@ def test_a_network_in_pieces_that_heals_goes_on() -> None:
     assert seen.named("absent", "banned", "expelled") == {}
 
 
+@pytest.mark.long
 def test_a_ban_after_a_new_beginning_is_proved_by_its_evidence() -> None:
     """[B5, E1] Messages of one incarnation are worth nothing in another."""
     cuts = {number: DropOut(2, 3, 5.0) for number in range(1, 5)}
@@ -158,6 +160,7 @@ def test_a_ban_after_a_new_beginning_is_proved_by_its_evidence() -> None:
         verify_ban(evidence.text.replace(encode_record(record).hex(), forged))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [9, 41, 86, 94])
 def test_drawn_blackouts_break_no_promise(seed: int) -> None:
     """[B5] With liars that come back too, and lie about where they wait."""

@@ -172,6 +172,7 @@ def _cut_amid_a_lie(content_every: int) -> WorldRun:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("content_every", [1, 6])
 def test_a_liar_that_convicts_itself_does_not_part_those_who_hold_the_audit_record_from_the_rest(
     content_every: int,
@@ -185,6 +186,7 @@ def test_a_liar_that_convicts_itself_does_not_part_those_who_hold_the_audit_reco
     assert all((judgement.state != NO_BASIS) == (content_every > 1) for judgement in judged)
 
 
+@pytest.mark.long
 def test_records_that_follow_from_what_their_writer_holds_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """[U5] The same world, and members that name the state only if they have it: the checker sees what was given up later."""
     right: Callable[[Ending[Any]], StepRecord] = vars(Ending)["record"].func

@@ -225,6 +225,7 @@ def test_nobody_makes_tickets_for_the_key_of_somebody_else() -> None:
     assert after.may_return(Returned(absent, successor), 8)
 
 
+@pytest.mark.long
 def test_the_door_stays_open_however_long_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """[J3, J8] Members hold the last records only, and strangers follow those that changed the members."""
     monkeypatch.setattr(ledger_module, "MOST_CERTIFIED_RECORDS", 4)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
+import pytest
 from torch import Tensor
 
 from tests.protocol.returning_members import LOST, PEERS, RUN
@@ -45,6 +46,7 @@ def _proofs(seen: WorldRun) -> list[Proof]:
     return [verify_ban(evidence.text) for outcome in seen.world.witness for evidence in history.add(outcome)]
 
 
+@pytest.mark.long
 def test_a_returning_member_that_lies_in_its_first_step_is_audited_for_certain_and_the_proof_holds() -> None:
     """[B4, E1] Under a new key, which a stranger finds in the history of the evidence, and as a target that was drawn."""
     successor = Identity.from_secret(derive(1, "incarnation", LOST)).peer
@@ -59,6 +61,7 @@ def test_a_returning_member_that_lies_in_its_first_step_is_audited_for_certain_a
     assert successor not in seen.records[back + 3].members
 
 
+@pytest.mark.long
 def test_bans_of_others_after_a_return_are_proved_too() -> None:
     """[B3, E1] The history holds who came back, under which key: members and majorities follow from it."""
     crashes = {LOST: DropOut(1, 4, 5.0, journal=False)}

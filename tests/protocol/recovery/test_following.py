@@ -63,6 +63,7 @@ def history(since: int = 0, at: int = STEPS - 2) -> HistoryShown:
     return history_since(since, at)
 
 
+@pytest.mark.long
 def test_every_member_names_the_same_standing() -> None:
     """[J8] Whatever it remembers besides; and from it the state follows that members have."""
     for outcome in world().witness[:-1]:
@@ -313,6 +314,7 @@ def test_whoever_steals_old_keys_cannot_take_a_stranger_elsewhere(honest: int) -
     assert isinstance(invited, TwoHistoriesError) or (honest and right)
 
 
+@pytest.mark.long
 def test_an_invitation_is_for_this_history_and_nothing_older() -> None:
     """[J9]"""
     at = STEPS - 2

@@ -82,6 +82,7 @@ def test_a_member_that_ignores_its_journal_is_banned() -> None:
     assert (judgement.kind, judgement.banned) == (ChargeKind.EQUIVOCATION, peer_ids(1, 5)[LOST])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call", [0, 2, 6])
 @pytest.mark.parametrize("journal", [True, False])
 def test_a_member_that_lost_power_between_phases_is_back_within_a_few_steps(call: int, journal: bool) -> None:
@@ -92,6 +93,7 @@ def test_a_member_that_lost_power_between_phases_is_back_within_a_few_steps(call
     assert not any(record.banned for record in seen.records)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("healed", [64, 70, 74])
 def test_a_member_cut_off_again_while_it_is_served_can_still_observe(healed: int) -> None:
     """[B7] It asked between two cuts, and members sent into the void for a while; then it asks again, soon."""
@@ -133,6 +135,7 @@ def _lists_nobody(_slot: Slot, message: Message) -> Message:
     return msgspec.structs.replace(message, rejoins=()) if isinstance(message, Commit) else message
 
 
+@pytest.mark.long
 def test_a_request_listed_by_one_member_only_is_granted_as_soon_as_any() -> None:
     """[B3] Seven liars of sixteen would otherwise keep out every victim of a power cut."""
     listing = peer_ids(1, 5)[4]
@@ -164,6 +167,7 @@ def test_of_four_one_is_gone_and_the_rest_trains_on() -> None:
     assert [len(record.members) for record in seen.records] == [4, 4, 4, 3, 3, 3, 3, 3]
 
 
+@pytest.mark.long
 def test_of_four_two_are_gone_and_the_run_pauses_until_one_is_back() -> None:
     """[G2, B3] Records go on, the model does not move, and updates are not used up."""
     crashes = {1: DropOut(2, 2), 2: DropOut(4, 2, 20.0)}
@@ -174,6 +178,7 @@ def test_of_four_two_are_gone_and_the_run_pauses_until_one_is_back() -> None:
     assert [record.updates for record in seen.records][back] == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("away", [30.0, 3000.0])
 def test_a_run_that_pauses_makes_no_steps_until_somebody_asks(away: float) -> None:
     """[G3] However long the pause is, there are a few records without an update, and training goes on."""
@@ -205,6 +210,7 @@ class _SlowToSee(ForwardingChannel):
         return said
 
 
+@pytest.mark.long
 def test_a_returning_member_comes_in_and_stays_where_honest_members_are_no_more_than_liars() -> None:
     """[B2] Liars tell observers nothing, so all announcements take a proof that liars signed too: the first of a step, of which
     it comes before the parts are there, and the last, of which it comes when the next step has begun."""
@@ -226,6 +232,7 @@ def test_two_members_that_come_back_in_one_step_hear_each_other() -> None:
     assert seen.link_disputes == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("away", [0.05, 0.3])
 def test_a_member_with_a_slow_link_comes_back_while_the_others_step_quickly(away: float) -> None:
     """[B2, B3] Frames that reach it are several steps old, and so is its request when it arrives."""

@@ -5,6 +5,7 @@ from functools import cache
 from itertools import pairwise
 
 import msgspec
+import pytest
 
 from tests.protocol.recovery.certified_records import led_by
 from tests.protocol.scripted_world import LiarScript, WorldRun, peer_ids, plan, run_world
@@ -65,6 +66,7 @@ def test_whoever_follows_changes_alone_knows_the_keys_of_every_step() -> None:
         assert tip.changes.roster.after(tip.record).record_keys == outcome.state.roster.record_keys
 
 
+@pytest.mark.long
 def test_nobody_can_leave_out_that_it_changed_its_key() -> None:
     """[U6, J8, J9] The others' signatures alone would fit. The stranger would see two histories and stop, for one liar's word;
     and would take the liar's next signature for a wrong one."""

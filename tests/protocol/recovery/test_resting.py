@@ -89,6 +89,7 @@ class _WakesOne(_Serves):
         return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("script", [_Serves(), _WakesOne("busy"), _WakesOne("junk")])
 def test_members_that_end_their_rest_begin_within_delta_of_each_other(script: LiarScript) -> None:
     """[G3, Q4] Whoever is woken first, by a peer that comes back or by a liar, and however long gradients take."""
@@ -117,6 +118,7 @@ def test_without_a_word_before_the_gradient_they_would_not() -> None:
     assert max(apart) > 1.2
 
 
+@pytest.mark.long
 def test_a_member_that_dies_while_all_rest_is_absent_when_they_wake() -> None:
     """[G3, Q9] Nobody looks for it meanwhile; two others come back, and training goes on without it."""
     crashes = {2: DropOut(2, 2), 3: DropOut(4, 2, 300.0), 4: DropOut(6, 2, 300.0)}
@@ -139,6 +141,7 @@ def test_of_two_that_rest_one_loses_power_and_the_run_restarts() -> None:
     assert _moved(seen).endswith("mmm")
 
 
+@pytest.mark.long
 def test_a_liar_that_keeps_all_awake_gains_nothing() -> None:
     """[G3] It may begin every step at once: then the run pauses as before, step by step, and nobody is struck for it."""
 

@@ -105,6 +105,7 @@ _LIES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", _LIES)
 def test_a_returning_member_is_not_deceived_whatever_a_liar_tells_it(name: str) -> None:
     """[B2] It is a member again as soon as among honest peers, and holds what they hold."""
@@ -113,6 +114,7 @@ def test_a_returning_member_is_not_deceived_whatever_a_liar_tells_it(name: str) 
     assert max(seen.world.outcomes[LOST]) >= seen.world.plan.steps - 2
 
 
+@pytest.mark.long
 def test_liars_cannot_keep_somebody_out_with_signatures_that_do_not_fit() -> None:
     """[B2] Else it loses sight in the step in which it is let in, three times, and has to stay away for a thousand steps."""
 
@@ -201,6 +203,7 @@ def test_a_returning_member_waits_for_nobody_who_does_not_hand_out_the_state() -
     assert _fetch_from([float(second) for second in range(900)]) < 1.0
 
 
+@pytest.mark.long
 def test_a_returning_member_asks_again_whatever_keeps_coming() -> None:
     """[B2] Its question was lost while its link was cut; a liar sends it empty answers all the time."""
     victim = peer_ids(1, 5)[LOST]

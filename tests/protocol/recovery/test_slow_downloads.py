@@ -72,6 +72,7 @@ def _world(steps_per_aggregate: float, content_every: int) -> tuple[WorldRun, in
         return run_world(_plan(content_every)), len(came)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("steps_per_aggregate", "content_every"), [(0.5, 1), (0.8, 1), (0.5, 6)])
 def test_whoever_has_the_link_of_a_member_comes_in(steps_per_aggregate: float, content_every: int) -> None:
     """[J1, J2] Though its state is several steps old when it is here."""

@@ -62,6 +62,7 @@ class _Machines:
         ]
 
 
+@pytest.mark.long
 def test_all_keys_that_are_left_sign_nothing_but_the_first_and_the_last_records() -> None:
     """[U6] The first record is signed with the founders' own keys, and the last ones with those in use."""
     machines = _Machines()
@@ -90,6 +91,7 @@ def test_every_record_is_signed_with_the_keys_of_its_step() -> None:
         assert fits == [roster.signers == before.signers for roster in machines.rosters]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stolen", [5, 3, 2])
 def test_founders_that_began_with_record_keys_leave_no_key_to_begin_again_with(stolen: int) -> None:
     """[U6] Their own keys, however many are stolen, sign no first record."""

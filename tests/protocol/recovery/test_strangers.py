@@ -48,6 +48,7 @@ def evidence_of(seen: WorldRun) -> list[BanEvidence]:
     return [made for outcome in seen.world.witness for made in history.add(outcome)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("content_every", [1, 6])
 def test_an_honest_stranger_becomes_a_member(content_every: int) -> None:
     """[J3–J7] After its probation, of which it misses nothing; then it contributes, and holds the same model."""
@@ -66,6 +67,7 @@ def test_an_honest_stranger_becomes_a_member(content_every: int) -> None:
     assert all(key not in record.contributors for record in seen.records[: step + 1]), "probation moves no model"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("behaviour", sorted(LAZY - {"two"}))
 def test_a_lazy_stranger_is_banned_and_not_admitted(behaviour: str) -> None:
     """[J5, J6] Noise, zeros, old gradients, gradients of somebody else's seed; an honest one beside it gets in."""
@@ -75,6 +77,7 @@ def test_a_lazy_stranger_is_banned_and_not_admitted(behaviour: str) -> None:
     assert agreement(seen.world) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("behaviour", ["two", "flood"])
 def test_whoever_signs_two_commitments_or_comes_under_many_names_does_not_get_in(behaviour: str) -> None:
     """[J3, J4, J5] Of two commitments none counts; slots that stay empty are lost again, and the honest one gets in."""
@@ -84,6 +87,7 @@ def test_whoever_signs_two_commitments_or_comes_under_many_names_does_not_get_in
     assert agreement(seen.world) == []
 
 
+@pytest.mark.long
 def test_one_that_is_honest_until_it_is_in_is_banned_as_a_member() -> None:
     """[J7, T5]"""
     seen = world_of("turns")
@@ -102,6 +106,7 @@ def test_a_stranger_that_never_saw_the_run_can_check_the_ban(behaviour: str) -> 
     assert recompute(proof, made.training, made.blobs, lambda _run: problem) is Recomputed.CONFIRMED
 
 
+@pytest.mark.long
 def test_two_at_once_wait_for_each_other() -> None:
     """[J7] A run of five takes in one member in a probation."""
     seen = world_of("honest", "honest", steps=36)
@@ -111,6 +116,7 @@ def test_two_at_once_wait_for_each_other() -> None:
     assert banned(seen) == {}
 
 
+@pytest.mark.long
 def test_a_newcomer_that_lost_its_folder_does_not_sign_under_its_key_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """[B1] It finds that it has a seat when it has followed the run, and may have signed any slot: it comes back under a
     successor key. One that remembers goes on, and so does one without a seat."""
@@ -139,6 +145,7 @@ def test_a_newcomer_that_lost_its_folder_does_not_sign_under_its_key_again(monke
     assert ends(after, remembers=True) == ends(before, remembers=False) == "DoorClosedError"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("late_by", "missed"), [(1.0, 1), (2.0, 2)])
 def test_a_stranger_whose_machine_stutters_once_becomes_a_member(
     late_by: float, missed: int, monkeypatch: pytest.MonkeyPatch

@@ -64,6 +64,7 @@ def test_the_model_is_the_right_one_bit_for_bit(cheated: ProtocolSimulation) -> 
     assert torch.equal(served.parameters_D, cheated.states[cheated.honest[0]].training.parameters_D)
 
 
+@pytest.mark.long
 def test_a_cheating_owner_costs_one_more_attempt_and_nobody_else_does() -> None:
     """[N1] Its gradient is out of that step too; parts and bounds stay."""
     for attack, again in (("wrong-aggregate", True), ("false-accusation", False)):
@@ -82,6 +83,7 @@ def test_a_new_attempt_has_new_coins() -> None:
     assert entropy.coins(3, 1) == entropy.coins(3, 1)
 
 
+@pytest.mark.long
 def test_an_owner_that_lets_a_wrong_report_pass_is_banned_with_the_reporter() -> None:
     """[T7] Liars never accuse each other; where a liar owns the part that another lies about, both go."""
     seen = set()
@@ -97,6 +99,7 @@ def test_an_owner_that_lets_a_wrong_report_pass_is_banned_with_the_reporter() ->
     assert any(ChargeKind.AGGREGATE in kinds for kinds in seen)
 
 
+@pytest.mark.long
 def test_not_a_number_ruins_nothing() -> None:
     """[C3, D1] A gradient that overflows counts as zeros, and an audit bans its sender."""
     simulation = finished(dataclasses.replace(SMALL, attack="sign-flip:scale=1e308"))
@@ -149,6 +152,7 @@ def test_projections_longer_than_their_vector_are_public() -> None:
     assert too_long(0, numbers, tau=0.5)
 
 
+@pytest.mark.long
 def test_honest_runs_never_come_near_the_public_bounds() -> None:
     """[V2] No dispute in a calm run of 16 on digits: one attempt a step, no trial."""
     calm = finished(Scenario(steps=12, evaluate_every=12))

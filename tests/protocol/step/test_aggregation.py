@@ -164,6 +164,7 @@ def test_the_model_moves_by_the_aggregate_alone(attacked: ProtocolSimulation) ->
     assert digests == {decode_record(attacked.trace[-1]).state_after}
 
 
+@pytest.mark.long
 def test_other_coins_give_another_run() -> None:
     """[A4, R1] The same scenario with another seed: other roles, other records."""
     one, other = finished(SMALL), finished(type(SMALL)(**{**SMALL.as_dict(), "seed": SMALL.seed + 1}))

@@ -185,6 +185,7 @@ def _honest(keys: Sequence[PeerId]) -> list[PeerId]:
     return [key for number, key in enumerate(keys) if number not in (1, LIAR)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("silent_in", [None, REVEAL, ACCUSE])
 def test_records_are_the_same_with_and_without(silent_in: int | None) -> None:
     """[R2, U1] In a quiet run, and where an attempt fails after gradients were begun."""
@@ -203,6 +204,7 @@ def test_a_step_takes_a_gradient_and_six_message_delays() -> None:
     assert play(WhenAsked).seconds == pytest.approx(gradients + STEPS * 2 * quiet + 0.4 * (STEPS - 1))
 
 
+@pytest.mark.long
 def test_records_are_the_same_with_real_threads() -> None:
     """[R2, U1] Each peer has a problem of its own, as in a process of its own."""
     begun: list[GradientsAhead] = []
@@ -220,6 +222,7 @@ def test_records_are_the_same_with_real_threads() -> None:
         ahead.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("silent_in", [REVEAL, ACCUSE])
 @pytest.mark.parametrize("slow", [0.7, 0.99, 1.5])
 def test_a_liar_that_makes_all_begin_in_vain_makes_nobody_late(silent_in: int, slow: float) -> None:
@@ -231,6 +234,7 @@ def test_a_liar_that_makes_all_begin_in_vain_makes_nobody_late(silent_in: int, s
     assert (careful.hits(1) > 2) == (slow < 0.8), "in the first steps others allow the most"
 
 
+@pytest.mark.long
 def test_without_that_rule_a_liar_makes_an_honest_member_late() -> None:
     """[Q8, N2] It is left out for having computed something in vain; one that computes when asked is not."""
     assert play(Careless, slow=0.99, silent_in=REVEAL).late == {1}

@@ -150,6 +150,7 @@ def test_a_member_that_was_none_then_has_nothing_to_sign() -> None:
     assert not heard(others, signature)
 
 
+@pytest.mark.long
 def test_evidence_waits_for_the_certificate() -> None:
     """[U2, E1] A ban is known in its step; what proves it comes with the step after, whose Commits sign the record."""
     run, seen = AlteredRun(SMALL), []

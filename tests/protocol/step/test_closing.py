@@ -90,6 +90,7 @@ def test_a_false_accusation_there_takes_nothing_back() -> None:
     assert kept_promises(run) == {run.numbers[liar]: ChargeKind.GRADIENT}
 
 
+@pytest.mark.long
 def test_owed_audits_are_done_there() -> None:
     """[U4, R7] The lie was in the step before the last, and its auditor lost power. The last step itself stands."""
     run = AlteredRun(dataclasses.replace(LIE_ONCE, steps=5, evaluate_every=5))

@@ -271,6 +271,7 @@ def drawn_step(seed: int) -> _Step:
     return _Step(seed).run()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hundred", range(6))
 def test_whatever_liars_complain_about_a_step_takes_no_more_than_two_attempts_for_each_member(hundred: int) -> None:
     """[N1, N5, F1] 4 to 40 members, of whom some liars are gone. No honest member is out, or in a dispute with another."""

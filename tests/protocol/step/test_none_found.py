@@ -56,6 +56,7 @@ def _weak(rows_PD: Tensor, *, tau: float, share: float = 0.5) -> Tensor | None: 
     return None if float(rows_PD.abs().max()) >= _SIZE else centered_clip(rows_PD, tau=tau)
 
 
+@pytest.mark.long
 def test_one_number_that_the_sample_does_not_see_costs_its_sender_the_seat_and_nobody_else() -> None:
     """[A7] It had three to six honest owners banned in one step."""
     seen = finished(SPIKED)

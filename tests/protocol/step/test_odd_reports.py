@@ -78,6 +78,7 @@ def _no_length(message: Message) -> Message:
     return msgspec.structs.replace(message, length=None) if isinstance(message, Commit) else message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("say", "attempts"),
     [

@@ -22,6 +22,7 @@ TASKS = Path(__file__).parents[1] / "tasks"
 TINY = 2.0**-149  # the smallest float32 there is
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("task", "start", "seed"), [("embedding", 3, 2), ("zero_head", 0, 1)])
 @pytest.mark.parametrize("size", [1e-45, 1e-38, 2e-38])
 def test_one_liar_with_the_smallest_numbers_has_nobody_else_banned(
@@ -86,6 +87,7 @@ def test_owners_jurors_and_reporters_read_subnormals_as_zero() -> None:
         assert relative_errors(said.part(part), right, taus[part : part + 1]).max() < 1e-14
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["digits", str(TASKS / "transformer.py")])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("peers", [5, 8])

@@ -38,6 +38,7 @@ def test_resnet18_has_the_papers_size() -> None:
     assert sum(isinstance(module, nn.Conv2d) for module in model.modules()) == 20
 
 
+@pytest.mark.long
 def test_other_activations_and_norms_have_the_same_parameters(cifar: Path) -> None:
     """Names and shapes of what is trained do not depend on the options; BatchNorm has the names it always had."""
     tasks = [

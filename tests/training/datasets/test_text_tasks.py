@@ -33,6 +33,7 @@ def specs(file: Path) -> list[str]:
     return [f"char-transformer:data={file},{SMALL}", f"albert:data={file},{TINY}"]
 
 
+@pytest.mark.long
 def test_both_are_pure(file: Path) -> None:
     pytest.importorskip("transformers")
     for spec in specs(file):
@@ -131,6 +132,7 @@ def test_albert_is_transformers_own_model(file: Path) -> None:
     torch.testing.assert_close(order, expected.sop_logits)
 
 
+@pytest.mark.long
 def test_albert_learns(file: Path) -> None:
     pytest.importorskip("transformers")
     file.write_bytes(b"one two three four five six seven eight nine ten " * 100)

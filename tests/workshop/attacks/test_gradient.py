@@ -213,6 +213,7 @@ def test_forging_leaves_its_inputs_alone(name: str) -> None:
     assert torch.equal(honest_HD, HONEST_HD)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(ATTACKS))
 def test_every_attack_fits_seven_of_sixteen_on_digits(name: str) -> None:
     attack = make_attack(name)

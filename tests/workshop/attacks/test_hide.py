@@ -38,6 +38,7 @@ def kinds(simulation: ProtocolSimulation) -> set[ChargeKind]:
     return {judgement.kind for judgement in judged if judgement.banned is not None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("deviation", [None, H])
 def test_in_one_class_the_bits_tell(deviation: float | None) -> None:
     """[D1] With an agreed h too, as long as liars own up to the class that all others have."""
@@ -47,11 +48,13 @@ def test_in_one_class_the_bits_tell(deviation: float | None) -> None:
     assert kinds(simulation) == {ChargeKind.GRADIENT}
 
 
+@pytest.mark.long
 def test_whoever_names_another_class_is_judged_by_deviation_alone() -> None:
     """[D3] The class is a peer's own word: one that nobody has cannot be compared with."""
     assert not finished(ONE_CLASS).bans
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("disguise", ["true", "false"])
 def test_where_no_class_is_a_quorum_nobody_judges_by_bits(disguise: str) -> None:
     """[D3] Nine peers in two classes: true or not, the class that a liar names makes no difference."""

@@ -58,6 +58,7 @@ def contributors(simulation: ProtocolSimulation, step: int) -> tuple[bytes, ...]
     return decode_record(simulation.trace[step]).contributors
 
 
+@pytest.mark.long
 def test_without_the_audit_of_that_step_they_would_be_found_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trials, "_beside_liars", lambda *_: set())
     simulation, _ = played("wary", steps=14)

@@ -33,6 +33,7 @@ PLANS = SEEDS.with_name("plans")
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", drawn(3, many=40))
 def test_no_promise_is_broken(seed: int) -> None:
     """Nor is one in the worlds of the planted bugs, without the bug."""
@@ -41,6 +42,7 @@ def test_no_promise_is_broken(seed: int) -> None:
     assert verdict.counts["steps"] > 0
 
 
+@pytest.mark.long
 def test_an_owner_shows_what_counts_and_nothing_else() -> None:
     """[T6] Seed 239: a part of somebody who was out stood for one that was still on its way, and an honest owner was out."""
     assert judge(draw_plan(239, most_peers=16, steps=7)).broken == []
@@ -51,6 +53,7 @@ def test_a_silent_owner_cannot_stop_the_model() -> None:
     assert judge(load(PLANS / "silent-owner.json").smallest).broken == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [47, 66, 91, 115])
 def test_seeds_that_once_broke_something(seed: int) -> None:
     """47: an owner split the jury by showing its parts to some. 66: a juror fell over a verdict. 91: deadlines that did not
@@ -58,18 +61,21 @@ def test_seeds_that_once_broke_something(seed: int) -> None:
     assert judge(draw_plan(seed, steps=12 if seed == 47 else 10)).broken == []
 
 
+@pytest.mark.long
 def test_an_owner_that_named_a_liar_in_vain_is_not_taken_for_its_cover() -> None:
     """[T7] Five of twelve lie and four honest peers are gone: no quorum convicts whom an owner names, and an audit finds that
     report wrong a step later. The owner, who had said so, was banned for letting it pass."""
     assert judge(load(PLANS / "named-in-vain.json").smallest).broken == []
 
 
+@pytest.mark.long
 def test_an_owner_that_shows_its_parts_to_some_stops_nothing() -> None:
     """[T6, G2] Within the guarantee. It accuses somebody falsely; those who see its parts clear them, the others cannot tell, and
     neither are a quorum: the step moves nothing, and nothing is held against it."""
     assert judge(replace(draw_wide(11, steps=12), steps=5)).broken == []
 
 
+@pytest.mark.long
 def test_equal_seeds_are_equal_worlds() -> None:
     def trace(seed: int) -> tuple[list[tuple[object, ...]], list[bytes]]:
         seen: list[tuple[object, ...]] = []
@@ -80,6 +86,7 @@ def test_equal_seeds_are_equal_worlds() -> None:
     assert trace(5) != trace(6)
 
 
+@pytest.mark.long
 def test_worlds_do_not_depend_on_the_order_of_sets() -> None:
     """Another process hashes keys otherwise: who sends to a set of peers, or draws for each of them, has to sort it."""
     child = {**os.environ, "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
@@ -104,6 +111,7 @@ def test_the_draw_covers_what_there_is() -> None:
     assert {plan.peers for plan in plans} == set(range(4, 17))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(FOUND))
 def test_planted_bugs_are_found(name: str) -> None:
     """The checkers can fail: with this bug, this seed breaks a promise; without it, none."""

@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import pytest
 import torch
 from torch import Tensor
 
@@ -174,6 +175,7 @@ def test_rejoins_finds_a_stranger_in_the_place_of_a_member() -> None:
     assert failing(play(plan(6, 6, liars=liars, crashes=gone))) == set()
 
 
+@pytest.mark.long
 def test_memory_alone_finds_a_peer_that_keeps_everything() -> None:
     """With a buffer for each of them; the channel's own account says nothing of it."""
     original = BroadcastChannel.route
@@ -212,6 +214,7 @@ def changed(world: World, records: list[StepRecord]) -> World:
     return other
 
 
+@pytest.mark.long
 def test_nothing_is_wrong_with_a_stranger_that_works_for_its_seat() -> None:
     world = with_a_stranger()
     assert sum(len(record.admitted) for record in world.records) == 1
@@ -294,6 +297,7 @@ BLOCKED = plan(
 )
 
 
+@pytest.mark.long
 def test_liars_who_let_nobody_back_ban_nobody_honest() -> None:
     """Five of twelve lie, three honest peers are gone for a while: beyond the full guarantee, and safe all the same."""
     world = play(BLOCKED)

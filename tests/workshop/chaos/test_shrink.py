@@ -37,6 +37,7 @@ EVERYTHING = Plan(
 )
 
 
+@pytest.mark.long
 def test_a_planted_bug_is_found_in_a_smaller_world() -> None:
     """Only the one lie that the bug lets pass is left; without the bug the small world breaks nothing."""
     two = frozenset({"equivocate", "garbage"})

@@ -29,6 +29,7 @@ def lying(*behaviours: str) -> Plan:
     return Plan(3, 5, 2, {2: frozenset(behaviours)}, {}, {}, {2: (1.0, 1)}, {}, Network())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_tracing_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = draw_plan(seed, most_peers=7, steps=3)
@@ -107,6 +108,7 @@ def test_silence_is_shown_with_what_follows() -> None:
     assert any("absent=[3]" in event[-1] for event in events)
 
 
+@pytest.mark.long
 def test_a_peer_that_comes_back_is_traced_again() -> None:
     plan = Plan(1, 5, 16, {}, {}, {}, {}, {3: DropOut(1, 2, 5.0, journal=False)}, Network(latency=0.1))
     events = events_of(plan)

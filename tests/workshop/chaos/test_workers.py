@@ -30,6 +30,7 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_SPAWN", context)
 
 
+@pytest.mark.long
 def test_the_same_verdicts_as_in_this_process() -> None:
     plans = [draw_plan(seed, most_peers=5, steps=2) for seed in range(3)]
     found = {verdict.seed: verdict for verdict in judge_all(plans, 2)}
@@ -41,6 +42,7 @@ def test_nothing_to_do() -> None:
     assert list(judge_all([], 2)) == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forks")
 def test_closing_ends_what_is_running() -> None:
     verdicts = judge_all([quick(1), endless(), quick(2)], 2)
@@ -56,6 +58,7 @@ def test_the_time_is_up() -> None:
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forks")
 def test_a_process_that_dies_is_a_broken_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the worlds after it are played all the same."""

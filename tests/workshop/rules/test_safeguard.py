@@ -107,6 +107,7 @@ def removed(task: str, defence: str, byzantine: int, attack: str = "sign-flip") 
     return {int(peer) for peer in summary.details["removed"]}, summary.byzantine
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["digits", "quadratic"])
 def test_sign_flippers_are_removed_and_no_honest_peer(task: str) -> None:
     dropped, liars = removed(task, "safeguard", 7)

@@ -17,6 +17,7 @@ def stop(simulation: ProtocolSimulation, victim: PeerId, when: DropOut) -> None:
     simulation.peers[victim] = dataclasses.replace(member, channel=channel)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_random_drop_outs(seed: int) -> None:
     """[N1, N4] Agreement, no honest ban, and updates in exactly the steps in which the design says so."""

@@ -51,6 +51,7 @@ def test_what_liars_foresee_is_what_comes(defence: str, attack: str) -> None:
     assert len(foreseen) == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("team", [NEW[:5], NEW[5:]])
 def test_the_protocol_bans_them_all(team: tuple[str, ...]) -> None:
     """Five attacks side by side, one liar each; and as long as they are there, some of them validate."""
@@ -59,6 +60,7 @@ def test_the_protocol_bans_them_all(team: tuple[str, ...]) -> None:
     assert len(banned) == 5
 
 
+@pytest.mark.long
 def test_liars_who_count_the_odds_lie_low_once_they_are_too_few() -> None:
     """5 honest and 2 liars: an honest validator audits a given one with chance 1/6·5/7 = 0.12; without one, 1/5·5/6 = 0.17."""
     simulation = ProtocolSimulation(replace(SMALL, attack="unwatched:attack=bit-flip,chance=0.13", steps=60))
@@ -102,6 +104,7 @@ def test_nothing_is_foreseen_once_honest_rows_are_not_finite() -> None:
     assert torch.equal(simulation._foresee(rows_PD), torch.zeros(4))
 
 
+@pytest.mark.long
 def test_a_backdoor_opens_with_the_mean_and_closes_little_by_little_with_the_protocol() -> None:
     """A ban ends the poisoning; what the model has learnt until then, further training overwrites slowly."""
 

@@ -101,6 +101,7 @@ def test_gradients_audits_and_verdicts_all_come_from_the_machine(monkeypatch: py
     assert max(jobs) == 3
 
 
+@pytest.mark.long
 def test_a_liar_on_another_machine_is_caught_across_classes() -> None:
     scenario = replace(MIXED, byzantine=2, attack="sign-flip", attack_start=2, steps=40, evaluate_every=40)
     simulation = finished(scenario)
@@ -109,6 +110,7 @@ def test_a_liar_on_another_machine_is_caught_across_classes() -> None:
     assert simulation.tolerant_audits
 
 
+@pytest.mark.long
 def test_a_liar_poisons_the_batch_of_its_own_machine() -> None:
     """Seed 1 has two liars among the last three."""
     scenario = replace(MIXED, byzantine=3, attack="label-flip", attack_start=2, steps=40, evaluate_every=40, seed=1)
@@ -117,6 +119,7 @@ def test_a_liar_poisons_the_batch_of_its_own_machine() -> None:
     assert {ban.peer for ban in simulation.bans} == set(simulation.byzantine)
 
 
+@pytest.mark.long
 def test_equal_scenarios_give_equal_records() -> None:
     first, second = finished(MIXED), finished(MIXED)
     assert first.trace == second.trace

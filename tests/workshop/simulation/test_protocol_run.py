@@ -25,6 +25,7 @@ def finished(scenario: Scenario) -> ProtocolSimulation:
     return simulation
 
 
+@pytest.mark.long
 def test_without_attackers_a_trusted_server_gets_the_same_bits() -> None:
     """60 steps of digits: the protocol adds checks to training and changes nothing in it."""
     simulation = finished(Scenario(peers=8, steps=60, evaluate_every=60))
@@ -40,6 +41,7 @@ def test_without_attackers_a_trusted_server_gets_the_same_bits() -> None:
     assert simulation.evaluate()["accuracy"] > 0.88
 
 
+@pytest.mark.long
 def test_seven_of_sixteen_liars_are_caught_and_the_model_recovers() -> None:
     """Sign flips ×1000 from step 20 on; the plain mean ends below 30 % under the same attack."""
     scenario = Scenario(byzantine=7, attack_start=20, steps=120, evaluate_every=120, seed=5)
@@ -54,6 +56,7 @@ def test_seven_of_sixteen_liars_are_caught_and_the_model_recovers() -> None:
     assert ruined.metrics["accuracy"] < 0.3
 
 
+@pytest.mark.long
 def test_announcements_cost_the_same_for_any_number_of_parameters() -> None:
     """To the byte: 10⁴ and 3·10⁵ parameters, and only bulk traffic grows."""
     small, large = (
@@ -64,6 +67,7 @@ def test_announcements_cost_the_same_for_any_number_of_parameters() -> None:
     assert large["bulk_bytes_per_step"] > 27 * small["bulk_bytes_per_step"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "attack", ["label-flip", "delayed-gradient:delay=3", "ipm-0.6", "ipm-0.1", "alie", "random-direction"]
 )
@@ -74,6 +78,7 @@ def test_every_attack_is_caught_by_recomputing(attack: str) -> None:
     assert details["honest_banned"] == 0
 
 
+@pytest.mark.long
 def test_a_network_with_convolutions_and_batchnorm_is_audited_exactly() -> None:
     """Its bits depend on the width of the batched call below two lanes; the auditor computes in the same width."""
     simulation = finished(
@@ -85,6 +90,7 @@ def test_a_network_with_convolutions_and_batchnorm_is_audited_exactly() -> None:
     assert verdicts == {GuiltySide.ACCUSED}  # no honest peer was accused, by however many
 
 
+@pytest.mark.long
 def test_beyond_the_guarantee_liars_can_win_and_the_summary_says_so() -> None:
     """Five of nine: they are the majority of jurors, and honest accusers are banned instead."""
     scenario = Scenario(peers=9, byzantine=5, beyond_guarantee=True, attack_start=3, steps=30, evaluate_every=30)
@@ -93,6 +99,7 @@ def test_beyond_the_guarantee_liars_can_win_and_the_summary_says_so() -> None:
     assert details["honest_banned"] > 0
 
 
+@pytest.mark.long
 def test_two_validators_audit_twice_as_much() -> None:
     """Never the same target twice in a step; at the end five audit each contributor."""
     plain = Scenario(task="quadratic:dimension=64", peers=10, steps=14, evaluate_every=14)
@@ -143,6 +150,7 @@ def test_a_run_ends_after_three_steps_without_a_finite_gradient() -> None:
     assert details["agreement"]
 
 
+@pytest.mark.long
 def test_a_run_without_evidence_has_the_same_summary() -> None:
     scenario = Scenario(task="quadratic:dimension=60", peers=7, byzantine=2, attack_start=3, steps=14, seed=2)
     one, other = start(scenario).finish(), start(scenario, evidence=False).finish()

@@ -29,9 +29,11 @@ def full_run(byzantine: int, defence: str) -> RunSummary:
 
 
 class TestOutcomes:
+    @pytest.mark.long
     def test_without_attack_the_mean_learns(self) -> None:
         assert full_run(0, "mean").metrics["accuracy"] > 0.95
 
+    @pytest.mark.long
     def test_seven_of_sixteen_ruin_the_mean(self) -> None:
         ruined = full_run(7, "mean")
         before = [point["accuracy"] for point in ruined.curve if 40 <= point["step"] <= 50]
@@ -47,6 +49,7 @@ class TestOutcomes:
         assert ruined.steps == diverged_at == ruined.curve[-1]["step"]
         assert json.loads(ruined.to_json())["metrics"]["loss"] is None
 
+    @pytest.mark.long
     def test_centered_clip_survives_them(self) -> None:
         survived = full_run(7, "centered-clip")
         assert survived.metrics["accuracy"] > 0.75
@@ -149,6 +152,7 @@ class TestSummary:
 
 
 class TestAttacks:
+    @pytest.mark.long
     @pytest.mark.parametrize("name", ON_GRADIENTS)
     def test_every_attack_runs(self, name: str) -> None:
         summary = run(Scenario(defence="centered-clip", byzantine=7, attack=name, attack_start=5, steps=20))
@@ -156,6 +160,7 @@ class TestAttacks:
         assert summary.details["attacked_steps"] == 15
         assert len(summary.byzantine) == 7
 
+    @pytest.mark.long
     @pytest.mark.parametrize("name", [name for name in ON_GRADIENTS if name not in ("subnormal", "unwatched")])
     def test_liars_matter_only_while_they_attack(self, name: str) -> None:
         """Until step 4 bit for bit the run of an honest swarm, after it another one.

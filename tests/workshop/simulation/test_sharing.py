@@ -21,6 +21,7 @@ from troth.workshop.simulation import ProtocolSimulation
 from troth.workshop.simulation.primitives import LockstepPrimitives, MemoPrimitives
 
 
+@pytest.mark.long
 def test_with_the_memo_off_the_trace_is_the_same(attacked: ProtocolSimulation) -> None:
     """[S1] Every record, byte for byte, and the same evidence."""
     alone = finished(APART, share=False)
@@ -29,6 +30,7 @@ def test_with_the_memo_off_the_trace_is_the_same(attacked: ProtocolSimulation) -
     assert [e.text for e in alone.evidence] == [e.text for e in attacked.evidence]
 
 
+@pytest.mark.long
 def test_with_strangers_too_the_trace_is_the_same_without_the_memo() -> None:
     """[S1, J5] Candidates' gradients come with everyone's in one call, and their commitments are verified by each member."""
     strangers = "honest + noise + turns + leaves:stay=2"
@@ -41,6 +43,7 @@ def test_with_strangers_too_the_trace_is_the_same_without_the_memo() -> None:
     assert any(record.banned for record in seen)
 
 
+@pytest.mark.long
 def test_gradients_computed_one_by_one_give_the_same_trace(attacked: ProtocolSimulation) -> None:
     """[S1, R2] The batched call is no more than that: each row follows from its own seed."""
     alone = ProtocolSimulation(APART)

@@ -75,6 +75,7 @@ def run(optimizer: str) -> Run:
     return Run(simulation, [decode_record(raw) for raw in simulation.trace], changes, dark)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adamw:weight_decay=0", "lamb:weight_decay=0", "sgd"])
 def test_a_small_lie_where_no_gradient_is_moves_next_to_nothing(optimizer: str) -> None:
     """[U7] Under AdamW and LAMB as under SGD; all steps after it taken together."""

@@ -28,6 +28,7 @@ class Marked(Drag):
 """
 
 
+@pytest.mark.long
 def test_files_outside_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name, template in (("my_attack.py", attack_template), ("my_task.py", task_template)):
@@ -88,6 +89,7 @@ class Lines(Task):
 """
 
 
+@pytest.mark.long
 def test_whoever_checks_a_swarm_finds_the_tasks_data_beside_its_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,7 @@ def test_a_stranger_with_the_manifest_checks_every_ban_and_model(rehearsed: Swar
     assert kinds.count("ban") >= 1
 
 
+@pytest.mark.long
 def test_a_killed_peer_comes_back_and_nobody_is_banned(tmp_path: Path) -> None:
     """[B1–B4] `kill -9` of two of seven in mid-step, started again a little later; the rest goes on meanwhile."""
     plan = SwarmPlan(peers=7, seed=5)
@@ -215,6 +216,7 @@ def test_a_killed_peer_comes_back_and_nobody_is_banned(tmp_path: Path) -> None:
     assert not any(event.banned for event in swarm.seen.events[0].values())
 
 
+@pytest.mark.long
 def test_all_are_killed_and_the_run_goes_on_when_they_are_back(tmp_path: Path) -> None:
     """[B5] `kill -9` of everyone at any moment loses no more than the step that they were in."""
     plan = SwarmPlan(peers=4, seed=6)

@@ -158,6 +158,7 @@ class _QuorumCertifies(Announcement):
         return len(right) >= cast(int, self._quorum)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("bug", "promise", "within"),
     [
@@ -199,6 +200,7 @@ class _ForgivesHiddenViews(Announcement):
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("bug", "promise", "within"),
     [
@@ -238,6 +240,7 @@ class _OriginatorCountsAndOneShort(_OriginatorCounts):
     short = 1
 
 
+@pytest.mark.long
 def test_the_last_round_is_needed_by_certificates_alone() -> None:
     """[Q5] f liars make chains of f − 1 signatures beside a value's originator, but of f on a certificate.
 

@@ -13,6 +13,7 @@ from tests.seeds import drawn
 from troth.protocol.broadcast.announcement import Announcement
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hundred", drawn(10, many=30))
 def test_promises_hold_whatever_liars_do(hundred: int) -> None:
     """[Q1–Q6] Agreement, validity, termination, proof of lies, ends within Δ of each other, bounded output."""
@@ -38,6 +39,7 @@ def test_equal_seeds_give_equal_runs() -> None:
         assert [member.sent for member in one.honest] == [member.sent for member in other.honest]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hundred", drawn(8, many=20))
 def test_promises_hold_whatever_members_break_off(hundred: int) -> None:
     """[Q9] Power cuts that all see, or some; in the middle of sending; liars that break off towards some, or claim that others
@@ -62,6 +64,7 @@ def test_promises_hold_though_most_who_take_part_lie(hundred: int) -> None:
     assert {seed: why for seed, why in runs.items() if why is not None} == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hundred", drawn(4, many=10))
 def test_a_liar_that_breaks_off_towards_some_pays_as_if_it_had_kept_its_value_from_them(hundred: int) -> None:
     """[F1, F3, Q9] No honest member is struck or gets a link dispute with another; all rounds cost a liar one or the other."""

@@ -2,6 +2,8 @@
 
 from functools import cache
 
+import pytest
+
 from tests.protocol.broadcast.announcement.link_dispute_promises import broken, costs, served, standing
 from tests.protocol.broadcast.announcement.link_dispute_world import LinkDisputeWorld
 from troth.crypto import PeerId
@@ -17,6 +19,7 @@ def verdict(seed: int) -> tuple[str | None, str | None, str | None]:
     return broken(world), served(world) or standing(world), costs(world)
 
 
+@pytest.mark.long
 def test_promises_of_announcements_hold_among_members_with_link_disputes() -> None:
     """[F2, Q1–Q6] Agreement, validity, termination, ends within Δ: relaying takes nothing from them."""
     assert {seed: why for seed in range(400) if (why := verdict(seed)[0]) is not None} == {}

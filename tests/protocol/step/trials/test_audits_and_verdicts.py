@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 
 from tests.protocol.samples import KEYS, announced
 from tests.protocol.small_runs import SMALL, finished, last_audit_record, wrap_channel
@@ -89,6 +90,7 @@ def test_liars_are_banned_in_the_step_in_which_an_honest_validator_audits_them(a
     assert sorted(members) == attacked.honest
 
 
+@pytest.mark.long
 def test_without_attack_nobody_is_accused() -> None:
     """[D1] 29 audits, and five of each of six at the end; no trial: an honest gradient recomputes to the same bits."""
     calm = finished(dataclasses.replace(SMALL, byzantine=0))

@@ -164,6 +164,7 @@ def _cut(lost: list[PeerId], cuts: tuple[tuple[int, int], ...], stop: bool = Tru
     return run_on(simulation, lambda s: s.steps_done == 4 + len(lost)) if stop else simulation
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("losses", "call"), [(1, BEFORE_REPORT), (2, BEFORE_REPORT), (3, BEFORE_REPORT), (1, BEFORE_ACCUSE)]
 )
@@ -195,6 +196,7 @@ def test_an_audit_that_is_lost_with_its_validator_is_owed_and_convicts(losses: i
     assert "of step 3" in proof.sentence()
 
 
+@pytest.mark.long
 def test_an_audit_that_is_lost_four_times_is_dropped_and_the_record_says_so() -> None:
     """[R7, K1] Audit records are not kept for ever: the liar of step 3 gets away with it, and everyone can see that."""
     simulation, target = once_and_cut(*((4 + lost, BEFORE_REPORT) for lost in range(4)))
@@ -211,6 +213,7 @@ def test_an_audit_that_is_lost_four_times_is_dropped_and_the_record_says_so() ->
 DISMISSED = dataclasses.replace(LIE_ONCE, seed=13)  # the same, if it is to be done again by others
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dismissals", [1, 3, 4])
 def test_a_trial_that_is_dismissed_is_held_again(dismissals: int) -> None:
     """[R7, T4] Too few vote, the liar is not convicted; the audit is dealt again, three times at most."""

@@ -137,6 +137,7 @@ def world_of(seed: int) -> World:
     return play(plan)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 2])
 def test_three_of_nine_break_no_promise(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """[T4, T7, R6] They put wrong numbers into the model until they are audited, as every cover does, and no more than that."""

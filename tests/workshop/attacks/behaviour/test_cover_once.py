@@ -80,6 +80,7 @@ def test_public_numbers_do_not_show_it(scale: str) -> None:
     kept_promises(simulation)
 
 
+@pytest.mark.long
 def test_edge_turns_the_aggregate_round() -> None:
     """Of the whole vector, with seven of sixteen: against the honest mean, and longer than it."""
     lied, honest = (
@@ -90,6 +91,7 @@ def test_edge_turns_the_aggregate_round() -> None:
     assert np.linalg.norm(forged_D - right_D) > np.linalg.norm(right_D)
 
 
+@pytest.mark.long
 def test_one_covered_step_does_bounded_harm() -> None:
     """Seven of sixteen, one step of 1e30: the model is not farther off than a few honest steps carry it."""
     simulation = finished(dataclasses.replace(SIXTEEN, attack="covered-once"))

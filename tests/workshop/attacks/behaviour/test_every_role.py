@@ -60,6 +60,7 @@ def by_attack(simulation: ProtocolSimulation) -> dict[str, set[int]]:
     return dealt
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ON_BEHAVIOUR)
 def test_two_of_seven_break_no_promise(name: str) -> None:
     """[T4, E1, N1] Agreement, no honest ban, evidence of every ban, and training goes on, whatever the attack is."""
@@ -125,6 +126,7 @@ class _OneCoin(SeededEntropy):
 FORESIGHT = dataclasses.replace(SIXTEEN, attack="covered-aggregate:foresight=true")
 
 
+@pytest.mark.long
 def test_with_one_coin_they_go_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """[R1, U4] Wrong aggregates and an audit in each of twenty steps, and not a single trial until the run is closed; with two
     coins all liars are gone before the tenth."""
@@ -138,6 +140,7 @@ def test_with_one_coin_they_go_free(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not equals_trusted_server(simulation), "and they did shift the model"
 
 
+@pytest.mark.long
 def test_with_two_coins_they_are_banned() -> None:
     """[R1, T7] The very same attack."""
     simulation = finished(FORESIGHT, until=liars_gone)
@@ -260,6 +263,7 @@ def test_each_of_a_mixed_coalition_ends_as_its_own_attack_does() -> None:
     assert liars_gone(simulation)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "attack",
     [
@@ -278,6 +282,7 @@ def test_mixtures_break_no_promise(attack: str) -> None:
     assert set(banned) | set(simulation.absent) >= set(simulation.byzantine) - harmless
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
 def test_drop_outs_among_liars_break_no_promise(seed: int) -> None:
     """[N1, N4, T4] A seed draws two attacks and the moments at which two honest peers lose power."""
@@ -333,6 +338,7 @@ def test_a_minority_does_not_go_on_alone(call: int, told: int, why: str) -> None
     assert simulation.stalled == f"step {told}: {why}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call", [0, 2, 5], ids=["Commit", "Clip", "Report"])
 def test_colluders_cover_also_when_an_honest_peer_is_missing(call: int) -> None:
     """[N1, T7] Parts stay as they were cut when somebody is out; an attack that falls over this tests nothing."""

@@ -38,6 +38,7 @@ def test_a_lie_that_does_not_apply_is_never_taken() -> None:
             assert taken is None or next(lie for lie in LIES if lie.name == taken).applies(outlook)
 
 
+@pytest.mark.long
 def test_what_the_head_decides_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five of twelve: they cover, and nobody honest is banned."""
     heads: list[Head] = []

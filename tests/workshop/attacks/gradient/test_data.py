@@ -40,6 +40,7 @@ def test_tasks_without_images(task: str) -> None:
         make_attack("backdoor").check(make_task(task), honest=9, colluders=7)
 
 
+@pytest.mark.long
 def test_a_target_that_is_no_class() -> None:
     with pytest.raises(AttackError, match=r"^backdoor's target must be below the number of classes \(10\), got 10"):
         make_attack("backdoor:target=10").check(make_task("digits"), honest=9, colluders=7)

@@ -97,6 +97,7 @@ def broken_in(world: World) -> list[str]:
     return [f"{name}: {what}" for name, check in CHECKERS.items() for what in check(world)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("behaviour", WIRE_BEHAVIOURS)
 def test_two_of_seven_break_no_promise(behaviour: str) -> None:
     """[Q1–Q7, N5, M1–M3] Honest peers agree, none of them is banned or left out, and every step ends."""

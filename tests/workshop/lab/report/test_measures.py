@@ -199,6 +199,7 @@ def test_a_number_is_shown_in_one_way_however_it_was_computed() -> None:
     assert (number(-0.04, 1), number(-1.25, 1), number(1e30, 0)) == ("0.0", "−1.2", f"{1e30:.0f}")
 
 
+@pytest.mark.long
 def test_troth_under_attack_is_shown_beside_troth_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[list[Any]] = []
     monkeypatch.setattr(Band, "draw", lambda band, _axes, **_: drawn.append([point[1] for point in band.points]))

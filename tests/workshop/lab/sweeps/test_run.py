@@ -145,6 +145,7 @@ def test_only_a_part_of_it_and_then_the_rest(tmp_path: Path, whole: Path) -> Non
     assert (tmp_path / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_said_and_tried_again(tmp_path: Path, whole: Path) -> None:
     sweep = tiny(tmp_path)
 
@@ -236,11 +237,13 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         Store(tmp_path / "file", sweep, sweep.plan().cells)
 
 
+@pytest.mark.long
 def test_processes_give_the_same_file(tmp_path: Path, whole: Path) -> None:
     run_some(tmp_path, local)
     assert lines(tmp_path) == [line for line in lines(whole) if line["labels"]["defence"] == "mean"]
 
 
+@pytest.mark.long
 def test_ray_gives_the_same_file(tmp_path: Path, whole: Path) -> None:
     """A cluster of its own on this machine."""
     pytest.importorskip("ray")

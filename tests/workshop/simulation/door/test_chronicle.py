@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from troth.workshop.simulation import Scenario, StepReport, simulate
 
 
@@ -65,6 +67,7 @@ def test_one_waits_while_another_comes_in_and_idle_names_lose_their_slots() -> N
     assert all(one["seated"] or one["peer"] < 7 for one in door["strangers"]), "of a crowd, those that had a slot"  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 def test_bans_of_strangers_and_returns_are_told() -> None:
     lines, _, _ = told("zeros", steps=6)
     assert lines[-1].endswith("peer5 is banned")

@@ -48,6 +48,7 @@ def test_whoever_saves_itself_the_work_is_banned_and_never_a_member(seed: int) -
     assert equals_trusted_server(simulation)
 
 
+@pytest.mark.long
 def test_liars_among_the_founders_save_no_lazy_stranger() -> None:
     """[J6] They accuse no fellow and vote for it; honest auditors are drawn all the same."""
     simulation = run(LAZY, peers=8, byzantine=2, attack_start=15, steps=20)
@@ -67,6 +68,7 @@ def test_whoever_works_is_a_member_and_contributes() -> None:
     assert equals_trusted_server(simulation)
 
 
+@pytest.mark.long
 def test_an_honest_candidate_that_misses_a_step_becomes_a_member() -> None:
     """[J5, J7] A step later than one that misses none; its seat costs as many gradients."""
     missing, steady = (courses(run(f"honest:misses={misses}", probation=8, steps=16))[5] for misses in (7, 0))
@@ -77,6 +79,7 @@ def test_an_honest_candidate_that_misses_a_step_becomes_a_member() -> None:
     assert not missing["lost"]
 
 
+@pytest.mark.long
 def test_whoever_misses_every_other_step_loses_its_slot_again_and_again() -> None:
     """[J5] With the third miss, after three steps of work: it would hold a slot for half the gradients."""
     simulation = run("honest:misses=2 + honest", probation=8, steps=40)
@@ -119,6 +122,7 @@ def test_whoever_leaves_before_the_audit_is_banned_all_the_same() -> None:
     assert not course["member"]
 
 
+@pytest.mark.long
 def test_an_attacker_works_for_no_more_seats_than_it_has_machines() -> None:
     """[J4, J5] A thousand names with two machines: the other slots stay empty, and are given away again."""
     simulation = ProtocolSimulation(
@@ -135,6 +139,7 @@ def test_an_attacker_works_for_no_more_seats_than_it_has_machines() -> None:
     assert sum(bool(course["lost"]) for course in courses(simulation).values()) > 2
 
 
+@pytest.mark.long
 def test_a_thousand_names_that_work_nothing_get_no_seat() -> None:
     """[J6] Each costs its key."""
     simulation = run("names:count=1000,machines=9,strategy=fakes", steps=16)
