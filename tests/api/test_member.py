@@ -244,6 +244,7 @@ def test_a_member_leaves_and_comes_back_and_the_others_go_on(tmp_path: Path) -> 
             assert any(one.members == 4 for one in again)
 
 
+@pytest.mark.long
 def test_a_member_that_leaves_early_goes_on_from_there(tmp_path: Path) -> None:
     """A run of one, since nobody else has to be waited for."""
     with troth.testing.local_run("quadratic:dimension=40", peers=1, steps=5_000, folder=tmp_path) as (left,):

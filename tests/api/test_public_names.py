@@ -58,6 +58,7 @@ def test_every_public_name_has_a_docstring() -> None:
                 assert inspect.getdoc(method), f"{name}.{part}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_examples_in_docstrings_do_what_they_say(module: ModuleType) -> None:
     result = doctest.testmod(module, extraglobs={"troth": troth})

@@ -164,6 +164,7 @@ def test_announcements_in_another_order_are_found(forger: Forger, audited: Audit
     assert "stands behind a later one" in first(audited(), Check.LINES)
 
 
+@pytest.mark.long
 def test_lines_of_another_run_with_the_same_founders_do_not_fit(forger: Forger, audited: Audit, tmp_path: Path) -> None:
     """[M1] All signed bytes contain the run."""
     other = tmp_path / "other"
@@ -416,6 +417,7 @@ def test_evidence_of_another_run_proves_nothing_here(peer: Path, audited: Audit,
     assert "not about run" in first(audited(), Check.BANS)
 
 
+@pytest.mark.long
 def test_another_model_beside_the_certificate_is_found(peer: Path, audited: Audit, tmp_path: Path) -> None:
     """[E4]"""
     other = tmp_path / "other"
@@ -459,6 +461,7 @@ def test_a_restart_certificate_is_checked(peer: Path, audited: Audit) -> None:
 # The sample
 
 
+@pytest.mark.long
 def test_a_wrong_gradient_that_nobody_found_is_found(tmp_path: Path) -> None:
     """[D1] A liar that was lucky in step 0, whose state the manifest gives; what is looked at, nobody chose."""
     for seed in range(20):

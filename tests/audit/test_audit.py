@@ -99,6 +99,7 @@ def test_probation_is_made_again_with_its_misses(tmp_path: Path) -> None:
     assert any(f"step {step}" in line and "candidates" in line for line in found), found
 
 
+@pytest.mark.long
 def test_honest_members_that_stop_are_absent_and_no_more(tmp_path: Path) -> None:
     scenario = Scenario(
         task="quadratic:dimension=30", peers=7, byzantine=2, attack="alie", attack_start=2, drop_outs=2, steps=12
@@ -108,6 +109,7 @@ def test_honest_members_that_stop_are_absent_and_no_more(tmp_path: Path) -> None
     assert report.retraced == report.counts[Check.RECORDS]
 
 
+@pytest.mark.long
 def test_chained_states_are_followed(tmp_path: Path) -> None:
     """[U5] Contents are named seldom, the chain in every step."""
     manifest = witnessed(tmp_path / "peer", SCENARIO, content_every=4)
@@ -116,6 +118,7 @@ def test_chained_states_are_followed(tmp_path: Path) -> None:
     assert report.retraced == 11
 
 
+@pytest.mark.long
 def test_updates_of_a_large_model_are_made_again_from_their_aggregates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +139,7 @@ def test_updates_of_a_large_model_are_made_again_from_their_aggregates(
     assert [finding.where for finding in report.findings] == [str(files[0])]
 
 
+@pytest.mark.long
 def test_a_journal_without_its_beginning_is_bridged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old files are deleted; members follow from the records that changed them."""
     monkeypatch.setattr(journal, "STEPS_PER_FILE", 3)

@@ -156,6 +156,7 @@ def test_without_the_door_names_are_seats(count: int) -> None:
 # The page
 
 
+@pytest.mark.long
 def test_best_strategy_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "SEEDS", range(2))
     found = page.best(SMALL)

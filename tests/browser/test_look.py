@@ -127,6 +127,7 @@ def test_everything_has_a_name_and_a_place(serve: Serve, window: Open) -> None:
     assert live == ["announce", "grid-cell"]
 
 
+@pytest.mark.long
 def test_a_ban_is_seen_from_any_distance(serve: Serve, window: Open) -> None:
     """However far away: the colour of a ban is on the canvas, for each ban."""
     run = list(synthetic.events(64, 400))

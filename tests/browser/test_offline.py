@@ -51,6 +51,7 @@ def test_nothing_is_asked_of_any_other_machine(serve: Serve, window: Open) -> No
     assert len(page.requests) > 10
 
 
+@pytest.mark.long
 def test_a_server_that_dies_is_told_and_found_again(serve: Serve, window: Open) -> None:
     run = list(synthetic.events(8, 30, ended=False))
     served = serve(*run[:22])
@@ -70,6 +71,7 @@ def test_a_server_that_dies_is_told_and_found_again(serve: Serve, window: Open) 
     assert not page.page.locator("#trouble").is_visible()
 
 
+@pytest.mark.long
 def test_another_run_in_the_same_place_takes_over(serve: Serve, window: Open) -> None:
     served = serve(*synthetic.events(8, 30, ended=False))
     page = window()

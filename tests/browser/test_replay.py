@@ -26,6 +26,7 @@ def move_to(page: Window, step: int) -> None:
     page.wait(f"document.querySelector('#figures dd').textContent.trim() === '{step}'")
 
 
+@pytest.mark.long
 def test_all_views_show_the_run_as_of_the_chosen_step(serve: Serve, window: Open, run: list[Event]) -> None:
     first = next(event for event in run if isinstance(event, Stepped) and event.banned)
     page = window()
@@ -43,6 +44,7 @@ def test_all_views_show_the_run_as_of_the_chosen_step(serve: Serve, window: Open
     assert shown_step(page) == STEPS - 1
 
 
+@pytest.mark.long
 def test_a_link_leads_to_its_moment(serve: Serve, window: Open, run: list[Event]) -> None:
     page = window(permissions=["clipboard-read", "clipboard-write"])
     served = serve(*run)
@@ -65,6 +67,7 @@ def test_a_link_leads_to_its_moment(serve: Serve, window: Open, run: list[Event]
     other.wait("document.querySelector('#figures dd').textContent.trim() === '3'")
 
 
+@pytest.mark.long
 def test_a_link_beyond_the_end_or_of_nonsense_shows_the_end(serve: Serve, window: Open, run: list[Event]) -> None:
     served = serve(*run)
     page = window()
@@ -131,6 +134,7 @@ def test_the_keyboard_does_everything(serve: Serve, window: Open, run: list[Even
     assert not page.page.locator("#help").is_visible()
 
 
+@pytest.mark.long
 def test_every_control_is_reached_by_tab_and_shows_it(serve: Serve, window: Open, run: list[Event]) -> None:
     page = window()
     page.open(serve(*run).url, STEPS)
@@ -148,6 +152,7 @@ def test_every_control_is_reached_by_tab_and_shows_it(serve: Serve, window: Open
     assert wanted <= reached
 
 
+@pytest.mark.long
 def test_cells_say_what_happened(serve: Serve, window: Open, run: list[Event]) -> None:
     """The words about a cell agree with the events, for every peer in some steps."""
     steps = [event for event in run if isinstance(event, Stepped)]

@@ -107,6 +107,7 @@ def test_a_report_of_a_run_under_way_does_not_call_it_over(window: Open, tmp_pat
         assert page.text("#state-word") == word
 
 
+@pytest.mark.long
 def test_a_peer_that_hangs_is_not_called_live(serve: Serve, window: Open) -> None:
     run = serve(began(), stepped(0))
     status = Status(doing="training", at=time.time() - 100.0, started_at=900.0, pid=os.getpid())

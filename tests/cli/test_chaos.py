@@ -114,6 +114,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("broken")
 def test_what_broke_is_made_smaller_and_saved(troth: Troth, tmp_path: Path) -> None:
     done = troth("chaos", "--seed", "17")

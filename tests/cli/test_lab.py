@@ -94,6 +94,7 @@ class TestRun:
         assert says in done.err
 
 
+@pytest.mark.long
 def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
     """Real processes: one line for people, no traceback, nobody left behind."""
     endless = TINY.replace("steps = 4", "steps = 100000").replace('"troth", ', "")
@@ -122,6 +123,7 @@ class TestRecipes:
         out = troth("lab", "recipes").out
         assert all(name in out for name in recipes())
 
+    @pytest.mark.long
     @pytest.mark.parametrize("name", sorted(recipes()))
     def test_every_run_of_each_is_possible(self, troth: Troth, name: str) -> None:
         """Checked as `troth lab run` checks them; no dataset is read for it."""

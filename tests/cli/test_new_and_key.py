@@ -272,6 +272,7 @@ class TestNew:
         done = troth("new", "run.toml", *SMALL, "--founder", "alice=alice.pub", "--founder", "bob=bob.pub")
         assert "alice, bob have no address, so they cannot reach each other" in done.out
 
+    @pytest.mark.long
     def test_a_task_of_ones_own_travels_with_it(self, troth: Troth, founders: list[str]) -> None:
         Path("ours").mkdir()
         Path("ours/mine.py").write_text(TASK)

@@ -10,6 +10,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Troth
 from tests.watch.made_events import whole_run, write
 
@@ -17,6 +19,7 @@ PATIENCE_S = 60.0
 ADDRESS = re.compile(r"^Page: (http://127\.0\.0\.1:\d+/)$", re.MULTILINE)
 
 
+@pytest.mark.long
 def test_a_simulation_is_shown_while_it_lasts_and_after_it_only_this_one(tmp_path: Path) -> None:
     write(tmp_path / "out", *whole_run(3))  # an earlier run's
     command = [sys.executable, "-m", "troth", "simulate", "--task", "quadratic", "--peers", "4", "--steps", "30"]

@@ -106,6 +106,7 @@ class TestEveryCommand:
         assert done.code == 2
         assert "must lie beside the manifest" in done.err
 
+    @pytest.mark.long
     def test_a_manifests_file_is_not_run_unless_it_is_the_one_agreed_on(self, examples: Troth) -> None:
         self.test_new(examples)
         task = Path("my_task.py")

@@ -256,6 +256,7 @@ class TestInterrupted:
         assert troth(*SHORT, "--out", "here/below").code == 130
         assert list(Path("here").iterdir()) == []
 
+    @pytest.mark.long
     @pytest.mark.parametrize("page", [(), ("--page", "--page-port", "0")], ids=["without a page", "with a page"])
     def test_results_that_were_there_stay(
         self, troth: Troth, monkeypatch: pytest.MonkeyPatch, page: tuple[str, ...]

@@ -12,6 +12,7 @@ from troth.clip.centered_clip import clip_residual
 from troth.clip.fast import _GRAM_ERROR, solve_centered_clip
 
 
+@pytest.mark.long
 @PROPERTY
 @given(sizes, st.integers(1, 9), seeds)
 def test_inner_products_are_within_the_bound_that_the_solver_believes(size: int, peers: int, seed: int) -> None:
@@ -33,6 +34,7 @@ def test_equal_numbers_stay_within_the_bound(number: float) -> None:
     assert np.abs(np.triu(found_PP - right)).max() <= _GRAM_ERROR * right
 
 
+@pytest.mark.long
 @PROPERTY
 @given(sizes, st.integers(1, 9), seeds, st.sampled_from([0.0, 0.3, -2.0]))
 def test_a_combination_is_rounded_once_and_flushed(size: int, peers: int, seed: int, rest: float) -> None:

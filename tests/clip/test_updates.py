@@ -63,6 +63,7 @@ def test_the_same_bits_from_any_finite_numbers(optimizer: SGD | AdamW, size: int
         both_ways(optimizer, start_D, [torch.from_numpy(draw(size, seed + step)) for step in range(1, 4)], rate)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 @MILLIONS
 @given(seeds)

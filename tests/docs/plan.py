@@ -30,6 +30,7 @@ SLOW: dict[str, tuple[str, ...]] = {
 NOT_RUN: dict[str, str] = {
     "pip install .": "it installs into the environment that it is typed in",
     "make test": "it runs these tests",
+    "make test-all": "it runs these tests",
     "make check": "the first part of make test",
     "make test-seeds": "minutes, of tests that make test runs with fewer seeds",
     "make bench": "it rewrites the measured figures in benchmarks/",

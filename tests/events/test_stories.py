@@ -71,6 +71,7 @@ def test_only_audits_are_made_again_after_a_dismissal(kind: str) -> None:
     assert story_of(replace(dismissed, kind=kind))[-1] == "Neither side has enough votes: nobody is banned."
 
 
+@pytest.mark.long
 def test_a_run_under_attack_is_told_without_what_it_did_not_see() -> None:
     """Who did what in a step, against the scenario: liars vote for each other, and the auditor is the accuser."""
     simulation = ProtocolSimulation(SMALL)

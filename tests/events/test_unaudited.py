@@ -2,6 +2,8 @@
 
 from itertools import islice
 
+import pytest
+
 from troth.crypto import PeerId
 from troth.events.kinds import Stepped
 from troth.protocol.core.records import decode_record
@@ -35,6 +37,7 @@ def test_work_that_a_second_audit_convicts_was_told_as_unaudited_before() -> Non
     assert late <= {(work.peer, work.step) for event in events for work in event.unaudited}
 
 
+@pytest.mark.long
 def test_what_the_record_owes_is_told() -> None:
     simulation, told_events = played()
     events = {event.step: event for event in told_events}

@@ -51,6 +51,7 @@ def test_every_ban_is_recomputed_from_what_was_signed(runs: dict[str, ProtocolSi
     assert {recomputed(evidence) for evidence in simulation.evidence} == {Recomputed.CONFIRMED}
 
 
+@pytest.mark.long
 def test_parts_are_kept_only_for_bans() -> None:
     """[E3] They are large, and liars can have every part laid open in every attempt."""
     simulation = ProtocolSimulation(dataclasses.replace(QUICK, attack="mass-accusation"))

@@ -27,6 +27,7 @@ def test_every_ban_is_proved_from_the_bytes_of_its_file(attacked: ProtocolSimula
         assert "does not follow from its seed" in proof.sentence()
 
 
+@pytest.mark.long
 def test_a_flipped_byte_anywhere_is_detected(text: str) -> None:
     """[E1] Every 37th byte, three ways."""
     raw = text.encode()

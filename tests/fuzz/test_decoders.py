@@ -61,6 +61,7 @@ def test_undamaged_inputs_are_accepted(target: Target) -> None:
         assert fed.accepted == fed.inputs > 0
 
 
+@pytest.mark.long
 @quick
 @settings(max_examples=50, deadline=None)
 @given(random=seeded)

@@ -10,6 +10,7 @@ from troth.training import gradient_calls
 from troth.training.task import Batch
 
 
+@pytest.mark.long
 def test_nothing_is_collected_while_a_recording_is_made() -> None:
     for enabled in (True, False):
         (gc.enable if enabled else gc.disable)()

@@ -1,5 +1,6 @@
 """Parameters as one flat vector and as views into it."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +42,7 @@ def test_writing_to_the_vector_writes_to_the_view() -> None:
     assert all(view.untyped_storage().data_ptr() == flat_D.untyped_storage().data_ptr() for view in views.values())
 
 
+@pytest.mark.long
 @given(st.lists(st.lists(st.integers(1, 4), max_size=3), min_size=1, max_size=5))
 def test_flatten_undoes_views(shapes: list[list[int]]) -> None:
     layout = Layout(tuple(f"p{k}" for k in range(len(shapes))), tuple(map(tuple, shapes)))

@@ -287,6 +287,7 @@ def test_lamb_is_bound_to_the_model_wherever_it_trains() -> None:
     assert not torch.equal(stepped_D, other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("defence", ["troth", "mean"])
 def test_lamb_trains(defence: str) -> None:
     result = troth.simulate(

@@ -62,6 +62,7 @@ def farthest(options: SGD | AdamW | LAMB, place: slice, size: float) -> float:
     return exact_norm(moved_D) / math.sqrt(len(moved_D)) / sorted(usual)[WARM // 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", ADAPTIVE, ids=str)
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 def test_a_lie_of_one_percent_moves_dark_weights_less_than_a_usual_step(options: AdamW | LAMB, place: slice) -> None:

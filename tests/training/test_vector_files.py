@@ -38,6 +38,7 @@ def _written(path: Path, shapes: dict[str, tuple[int, torch.dtype]]) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.long
 @given(_VECTORS)
 def test_the_same_vectors_as_the_library_reads(shapes: dict[str, tuple[int, torch.dtype]]) -> None:
     with TemporaryDirectory() as folder:

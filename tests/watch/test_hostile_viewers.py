@@ -276,6 +276,7 @@ def test_a_viewer_that_stops_reading_is_dropped_and_the_others_see_everything(se
     stalled.close()
 
 
+@pytest.mark.long
 def test_a_download_that_stalls_or_crawls_is_dropped(serve: Serve, tmp_path: Path) -> None:
     name = "ban-step7-mallory.json"
     (tmp_path / "evidence").mkdir()

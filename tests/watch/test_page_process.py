@@ -26,6 +26,7 @@ def until(what: Callable[[], bool]) -> bool:
     return what()
 
 
+@pytest.mark.long
 def test_it_serves_a_folder_until_the_end(tmp_path: Path) -> None:
     write(tmp_path, *whole_run(3))
     with start_page(tmp_path, port=0) as page:
@@ -57,6 +58,7 @@ def test_it_stays_once_its_run_is_over(tmp_path: Path, how: How, stay_s: float) 
     assert how == "stopped" or time.monotonic() >= left + stay_s
 
 
+@pytest.mark.long
 def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from troth.watch.page_process import start_page; "
@@ -78,6 +80,7 @@ def test_it_ends_with_its_parent_even_if_that_is_killed(tmp_path: Path) -> None:
     assert until(gone)
 
 
+@pytest.mark.long
 def test_ctrl_c_is_for_the_parent(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background shells ignore it
     try:
@@ -103,6 +106,7 @@ def test_of_a_run_that_is_about_to_begin_nothing_else_is_shown(tmp_path: Path) -
         assert b"friends" not in text
 
 
+@pytest.mark.long
 def test_an_address_in_use_is_an_error(tmp_path: Path) -> None:
     with start_page(tmp_path, port=0) as page:
         port = int(page.address.rstrip("/").rpartition(":")[2])

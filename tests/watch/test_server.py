@@ -146,6 +146,7 @@ def test_a_member_that_stopped_may_come_back(serve: Serve, tmp_path: Path, how: 
     viewer.close()
 
 
+@pytest.mark.long
 def test_the_status_is_told_when_it_changes(serve: Serve, tmp_path: Path) -> None:
     write(tmp_path, began())
     write_status(tmp_path, NOW)

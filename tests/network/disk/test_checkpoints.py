@@ -117,6 +117,7 @@ def test_a_checkpoint_knows_how_far_the_other_files_had_come(tmp_path: Path, wor
     assert Checkpoints(tmp_path, RUN, work).marks() == Marks(Digest(bytes([2]) * 32), (2, 0, 0, 1))
 
 
+@pytest.mark.long
 def test_a_flipped_byte_of_a_checkpoint_is_noticed(tmp_path: Path, work: TrainingWork) -> None:
     """Nothing is guessed: the checkpoint before counts, or another version of Troth is named."""
     checkpoints, random = Checkpoints(tmp_path, RUN, work), Random(0)

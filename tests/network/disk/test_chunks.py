@@ -81,6 +81,7 @@ def test_another_process_goes_on_adding(tmp_path: Path) -> None:
     assert _recalled(tmp_path) == 2 * 4 * SIZE - _bytes([0, 1, 5])
 
 
+@pytest.mark.long
 @given(where=st.integers(0, COUNT * CHUNK_BYTES), raw=st.binary(min_size=1, max_size=64), cut=st.booleans())
 def test_a_torn_or_tampered_file_costs_chunks_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, *, where: int, raw: bytes, cut: bool

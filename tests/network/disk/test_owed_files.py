@@ -155,6 +155,7 @@ def test_a_member_that_goes_back_by_a_step_has_what_was_owed_there(tmp_path: Pat
     assert found.past[-1].audit_records.keys() == _needed(before)
 
 
+@pytest.mark.long
 def test_an_owed_audit_is_not_done_by_the_record_of_a_discarded_step(tmp_path: Path) -> None:
     """[K1, B6] The step was made again without this peer: by its own record it would accuse an honest member, and be banned."""
     lost, target = _lost(3)
@@ -191,6 +192,7 @@ def _long() -> tuple[ProtocolSimulation, tuple[State[Training], ...]]:
     return simulation, tuple(simulation.states[witness] for _ in simulation.steps())[:-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("always", [True, False], ids=["always", "never"])
 def test_liars_cannot_fill_the_disk_by_keeping_audits_owed(tmp_path: Path, kind: str, always: bool) -> None:
     """[R7, B2] In every step all audits that can be owed are, and some of long ago, which no honest member would name. Nothing is

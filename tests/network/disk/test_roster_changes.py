@@ -76,6 +76,7 @@ def opened(folder: Path) -> RosterChanges:
     return journal.roster_changes
 
 
+@pytest.mark.long
 def test_every_flipped_bit_is_mended_from_the_journal_or_refused(folder: Path) -> None:
     """It was taken for an empty file; the next change of members then wrote over all that were before."""
     path = folder / CHANGES_FILE

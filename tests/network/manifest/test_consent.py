@@ -87,6 +87,7 @@ def test_built_in_tasks_need_no_consent(trust_file: Path) -> None:
     assert not trust_file.exists()
 
 
+@pytest.mark.long
 def test_whoever_wrote_the_manifest_has_agreed_to_their_own_file(folder: Path, trust_file: Path) -> None:
     (folder / "mine.py").write_text(TASK)
     manifest = build_manifest("mine.py", FOUNDERS[:2], folder=folder).manifest

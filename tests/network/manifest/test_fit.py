@@ -61,6 +61,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_file_beside_the_manifest_is_found_from_anywhere(folder: Path) -> None:
     manifest = build_manifest("mine.py", FOUNDERS[:2], folder=folder).manifest
     (folder / "run.toml").write_text(manifest.to_toml())
@@ -70,6 +71,7 @@ def test_a_file_beside_the_manifest_is_found_from_anywhere(folder: Path) -> None
     assert mismatches(again, task, again.problem(task)) == []
 
 
+@pytest.mark.long
 def test_another_file_than_agreed_on_is_not_even_run(folder: Path) -> None:
     manifest = build_manifest("mine.py", FOUNDERS[:2], folder=folder).manifest
     (folder / "mine.py").write_text("raise SystemExit('run!')")

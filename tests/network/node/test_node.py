@@ -128,6 +128,7 @@ def test_a_peer_whose_network_fails_saves_its_state(alone: tuple[Manifest, NodeO
     assert saved.call_count == 1
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken_keeps_neither_folder_nor_key(alone: tuple[Manifest, NodeOptions]) -> None:
     manifest, options = alone
     host, port = options.listen.split(":")
@@ -157,6 +158,7 @@ class NotingSink(SilentSink):
         self.changes += [record.step] if record.rekeyed else []
 
 
+@pytest.mark.long
 def test_a_peer_changes_its_record_key_and_erases_the_old_ones(alone: tuple[Manifest, NodeOptions]) -> None:
     """[U6] The founder's first one too; none is left when the run is over."""
     plain, options = alone

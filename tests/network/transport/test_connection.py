@@ -78,6 +78,7 @@ def test_a_cancelled_receive_loses_nothing() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_reader_that_does_not_read_stops_the_writer_and_loses_nothing() -> None:
     async def main() -> None:
         async with pair(LIMITS, replace(LIMITS, most_received_bytes=MB)) as (near, far):
@@ -122,6 +123,7 @@ def test_an_idle_connection_stays_up() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_queue_over_its_bound_closes_the_connection() -> None:
     async def main() -> None:
         small = TransportLimits(most_control_bytes=100, most_bulk_bytes=MB, most_queued_bytes=5 * MB)

@@ -73,6 +73,7 @@ def test_failed_dials_leave_nothing_behind() -> None:
     _without_collector(main)
 
 
+@pytest.mark.long
 def test_those_who_do_not_hang_up_do_not_pile_up() -> None:
     """We say why, and wait a moment for the other side to read it; a crowd gets less of that."""
 

@@ -97,6 +97,7 @@ def test_half_open_connections_do_not_keep_honest_peers_out() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_stranger_that_says_nothing_costs_hardly_any_memory() -> None:
     async def main() -> None:
         async with transport(LIMITS) as listener:
@@ -135,6 +136,7 @@ def test_a_crowd_from_one_address_does_not_push_out_another() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_handshake_has_a_deadline() -> None:
     async def main() -> None:
         async with transport(replace(LIMITS, handshake_s=0.2)) as listener:
@@ -176,6 +178,7 @@ def test_another_protocol_inside_tls_is_turned_away() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_messages_of_a_refused_key_are_not_read() -> None:
     async def main() -> None:
         identity = Identity.generate()
@@ -239,6 +242,7 @@ def test_a_peer_that_breaks_the_framing_is_hung_up_on(
         run(main())
 
 
+@pytest.mark.long
 def test_a_sender_that_never_reads_is_cut_off_at_the_bound() -> None:
     async def main() -> None:
         tight = replace(LIMITS, most_bulk_bytes=MB, most_queued_bytes=4 * MB)
@@ -255,6 +259,7 @@ def test_a_sender_that_never_reads_is_cut_off_at_the_bound() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_silence_is_noticed() -> None:
     async def main() -> None:
         async with transport(HASTY) as listener:
@@ -268,6 +273,7 @@ def test_silence_is_noticed() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_message_that_trickles_is_not_waited_for() -> None:
     """The attack: keep the connection alive with pings while a message never gets on. Neither pings nor crumbs count."""
 
@@ -319,6 +325,7 @@ def stranger_says(length: int, sent: int) -> bytes:
     return HEADER.pack(ChunkKind.CONTROL, length, sent) + bytes(sent)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("greeted", [False, True])
 @pytest.mark.parametrize("kind", [ChunkKind.CONTROL, ChunkKind.BULK])
 def test_a_stranger_gets_no_memory_for_more_than_a_greeting(kind: ChunkKind, greeted: bool) -> None:
@@ -383,6 +390,7 @@ def test_a_flood_of_small_messages_waits_outside() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_places_of_the_unknown_are_those_of_the_busiest_address_first() -> None:
     """[M4] Whoever is known, or came from elsewhere, stays."""
 

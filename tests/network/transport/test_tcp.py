@@ -89,6 +89,7 @@ def test_names_and_addresses_of_both_kinds(listen: str, hosts: list[str]) -> Non
     run(main())
 
 
+@pytest.mark.long
 def test_why_a_peer_is_unreachable() -> None:
     async def main() -> None:
         peer = Identity.generate().peer
@@ -128,6 +129,7 @@ def test_something_that_is_no_peer_answers() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_cancelled_dial_leaves_nothing_behind() -> None:
     async def main() -> None:
         identity = Identity.generate()
@@ -143,6 +145,7 @@ def test_a_cancelled_dial_leaves_nothing_behind() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_closing_amid_handshakes_leaves_nothing_behind() -> None:
     async def main() -> None:
         for turns in range(0, 24, 2):
@@ -204,6 +207,7 @@ def test_connections_have_a_bound() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_key_with_several_connections_makes_room() -> None:
     """Else some members could take all places before others come: each may hold four, under its key and its successor's."""
 
@@ -225,6 +229,7 @@ def test_a_key_with_several_connections_makes_room() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_without_file_descriptors_accepting_pauses_and_goes_on() -> None:
     async def main() -> None:
         identity = Identity.generate()

@@ -211,6 +211,7 @@ def test_a_departure_costs_a_round_trip_and_no_timeout(call: int) -> None:
     assert done.seconds - quiet < 2 * quiet
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", drawn(8, many=16))
 def test_a_member_that_stops_while_sending_is_absent_and_not_banned(seed: int) -> None:
     """[Q4–Q7] Some have its last frame and some have not: chains decide, the same for all."""

@@ -192,6 +192,7 @@ def _timeouts_by_step(seen: WorldRun) -> list[Timeouts]:
     return [timeouts for _, held in sorted(seen.world.timeouts.items()) for timeouts in held]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1 + k for k in drawn(1, many=3)])
 @pytest.mark.parametrize("crashes", [{}, {4: DropOut(4, 3)}], ids=["all there", "one falls silent"])
 def test_delta_grows_where_the_network_is_slower_than_the_least(crashes: dict[int, DropOut], seed: int) -> None:

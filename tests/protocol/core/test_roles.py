@@ -72,6 +72,7 @@ def test_targets_are_distinct_contributors_of_the_last_step_and_never_oneself() 
     assert seen[gone] > 0
 
 
+@pytest.mark.long
 def test_every_contributor_is_audited_equally_often() -> None:
     """[R4] With probability m/(n − m), here 1/15 each, over 6000 draws: within five standard deviations."""
     counts: Counter[PeerId] = Counter()

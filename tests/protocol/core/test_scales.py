@@ -357,6 +357,7 @@ def test_tau_follows_a_run_and_inflated_gradients_do_not_push_it() -> None:
 COVERED = dataclasses.replace(SMALL, attack="covered-aggregate:shift=1e30", seed=6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("when", "steps"), [(0, 2), (20, 22), (7, 8)], ids=["first", "twentieth", "last"])
 def test_a_covered_aggregate_far_away_is_found_at_once(when: int, steps: int) -> None:
     """[V3, T6] Colluders absorb its traces, so that no public sum shows it; but more than half are too far away. Its

@@ -52,6 +52,7 @@ def certifying(amid: Sequence[float], downs: Sequence[float] = (5.0, 6.0, 7.0, 8
     return run_world(replace(plan(liars=(), steps=steps, network=Network(latency=0.3)), blackout=cuts))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("holds", [{0}, {1, 4}, {0, 1, 2, 3}])
 def test_a_certified_record_is_not_made_again_though_one_member_alone_has_it(holds: set[int]) -> None:
     """[B6, U2] Some have the agreed Commits of step 4 when the power goes, the rest borrows the record of step 3 from them."""
@@ -60,6 +61,7 @@ def test_a_certified_record_is_not_made_again_though_one_member_alone_has_it(hol
     assert seen.named("absent") == {}
 
 
+@pytest.mark.long
 def test_without_borrowing_the_run_would_not_go_on_with_all() -> None:
     """[B5] So that the test above can fail."""
     with patch.object(CatchUp, "_borrow", lambda *_: None):
@@ -67,6 +69,7 @@ def test_without_borrowing_the_run_would_not_go_on_with_all() -> None:
     assert seen.world.outcomes[1][3].record.incarnation == 1
 
 
+@pytest.mark.long
 def test_a_record_that_nobody_can_prove_is_made_again() -> None:
     """[U2, B6] All hold the record of step 3, and none the signatures of a quorum: nobody could show it to others."""
     seen = certifying([0.2] * 5).check_promises()
@@ -74,6 +77,7 @@ def test_a_record_that_nobody_can_prove_is_made_again() -> None:
     assert seen.named("absent") == {}
 
 
+@pytest.mark.long
 def test_a_certificate_outlives_the_step_that_brought_it() -> None:
     """[U2] The Commits of step 4 were agreed; the power goes for all two phases later."""
     cuts = {number: DropOut(4, REVEAL_CALL, 5.0 + number) for number in range(5)}
@@ -101,6 +105,7 @@ def test_a_member_that_is_behind_does_not_observe_where_nobody_goes_on() -> None
     assert not any(outcome.observed for outcomes in seen.world.outcomes.values() for outcome in outcomes.values())
 
 
+@pytest.mark.long
 def test_a_record_whose_model_nobody_hands_out_is_given_back() -> None:
     """[B6] A member that alone holds it could keep everyone waiting."""
     forgotten = property(lambda _: None, lambda _, __: None)  # else all who ended the step have the model themselves
@@ -133,6 +138,7 @@ def test_a_member_that_lacks_the_model_borrows_it() -> None:
     assert seen.named("absent") == {}
 
 
+@pytest.mark.long
 def test_a_network_in_pieces_that_heals_goes_on() -> None:
     """[B5, N4] Nobody loses power; but no piece has a majority, so all stop, and nobody has to be asked to go on."""
     cuts = (Cut(frozenset({0, 1}), 12.0, 90.0), Cut(frozenset({2, 3}), 12.0, 90.0))

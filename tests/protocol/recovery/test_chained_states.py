@@ -110,6 +110,7 @@ def test_the_closing_record_names_the_content(chained_run: ProtocolSimulation) -
     assert state.model == chained_run.peers[chained_run.honest[0]].work.digest(state.training)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("journal", [True, False])
 def test_whoever_comes_back_makes_the_updates_that_it_missed(*, journal: bool) -> None:
     """[U5, J2, B3] From its own model, or the first one, and the aggregates that others hand out."""
@@ -121,6 +122,7 @@ def test_whoever_comes_back_makes_the_updates_that_it_missed(*, journal: bool) -
     assert back[0].content, "the record that lets somebody in names the content, in turn or not"
 
 
+@pytest.mark.long
 def test_whoever_is_too_far_behind_waits_for_a_state_that_is_named_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
     """[U5, J2] Where members keep no aggregates that it needs, it takes the model at step 4k."""
     monkeypatch.setattr(models, "most_kept", lambda _size, _every: 0)

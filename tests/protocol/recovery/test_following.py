@@ -215,6 +215,7 @@ def test_honest_members_lead_to_the_newest_record() -> None:
     assert found.record == world().witness[STEPS - 2].record
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
 def test_if_all_contacts_lie_but_one_there_is_no_wrong_state(seed: int) -> None:
     """[J1, J2, J8] Liars who are fewer than a quorum can neither make an old record look new nor hand out another model: it ends
@@ -224,6 +225,7 @@ def test_if_all_contacts_lie_but_one_there_is_no_wrong_state(seed: int) -> None:
     assert (len(end.states) == 1 + MODELS) == (end.refusal is None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", ["chunks", "standing", "nonce"])
 def test_a_wrong_state_would_be_seen(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a bug in what strangers check, liars lead some of them to a wrong state."""

@@ -62,6 +62,7 @@ def _cut_in_commit(*, journal: bool, kind: type[SignedSlots] = honest_module.Not
     return seen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("journal", [True, False])
 def test_a_power_cut_does_not_look_like_a_lie(journal: bool) -> None:
     """[B1, B3] With the journal it comes back under its own key, without it under a new one; nobody is banned."""
@@ -104,6 +105,7 @@ def test_a_member_cut_off_again_while_it_is_served_can_still_observe(healed: int
     assert comeback(world) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lie", ["not signed", "twice", "of another step", "of a member"])
 def test_a_member_that_lists_a_false_request_is_out(lie: str) -> None:
     """[B3, N1] Else everyone could say that somebody asked, and nobody could tell who made it up."""
@@ -190,6 +192,7 @@ def test_a_run_that_pauses_makes_no_steps_until_somebody_asks(away: float) -> No
     assert seen.world.step_ends[len(seen.records) - 1] > away
 
 
+@pytest.mark.long
 def test_of_four_two_are_gone_at_once_and_the_run_stops_until_one_is_back() -> None:
     """[N4, B5] Two are no quorum; three are as many as begin by themselves."""
     cuts = {1: DropOut(2, 2, 40.0), 2: DropOut(2, 2, 400.0)}

@@ -57,6 +57,7 @@ def _followed(shown: HistoryShown) -> NewestRecord | None:
     return NewestRecord.of(changes, shown, TOOLS)
 
 
+@pytest.mark.long
 def test_whoever_follows_changes_alone_knows_the_keys_of_every_step() -> None:
     """[U6, J8] And so what members have to sign with next."""
     for at, outcome in enumerate(_seen().world.witness[: STEPS - 1]):

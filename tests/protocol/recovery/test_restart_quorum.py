@@ -320,6 +320,7 @@ def begun(members: int, liars: int, seed: int) -> dict[int, tuple[float, int]]:
     return done
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(60))
 def test_liars_can_neither_keep_the_others_from_beginning_nor_let_some_begin_alone(seed: int) -> None:
     """[B5] All honest members begin, under one incarnation, within the longest time that a link takes."""

@@ -49,6 +49,7 @@ def _starts(
         return run(), timings
 
 
+@pytest.mark.long
 def test_of_four_two_vanish_for_an_hour_and_the_rest_makes_hardly_a_step() -> None:
     """[G3, G2] When one is back training goes on, with the count of updates as it was."""
     crashes = {1: DropOut(2, 2), 2: DropOut(4, 2, _HOUR)}
@@ -105,6 +106,7 @@ def test_members_that_end_their_rest_begin_within_delta_of_each_other(script: Li
         assert abs(honest[0].start - honest[1].start) <= min(timing.delta for timing in honest), step
 
 
+@pytest.mark.long
 def test_without_a_word_before_the_gradient_they_would_not() -> None:
     """[G3] So that the test above can fail."""
 

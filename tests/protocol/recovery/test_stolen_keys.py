@@ -73,11 +73,13 @@ def test_all_keys_that_are_left_sign_nothing_but_the_first_and_the_last_records(
     assert {len(ring.held) for ring in machines.rings} == {1}
 
 
+@pytest.mark.long
 def test_without_changes_of_keys_everything_could_be_signed_again() -> None:
     """Else the test above could not fail."""
     assert _Machines(every=0).rewritable() == list(range(STEPS))
 
 
+@pytest.mark.long
 def test_every_record_is_signed_with_the_keys_of_its_step() -> None:
     """[U2, U6] And with no others: neither earlier nor later ones, nor the members' own."""
     machines = _Machines()

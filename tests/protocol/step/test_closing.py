@@ -106,6 +106,7 @@ def test_owed_audits_are_done_there() -> None:
     assert verify_ban(evidence.text).judgement.step == 3
 
 
+@pytest.mark.long
 def test_silent_auditors_leave_their_targets_unaudited() -> None:
     """[U4, R7] No step follows, so nothing can be owed any more: the record says whose work nobody looked at."""
     run = AlteredRun(dataclasses.replace(CALM, peers=16))

@@ -280,6 +280,7 @@ def test_whatever_liars_complain_about_a_step_takes_no_more_than_two_attempts_fo
         assert not any(pair <= step.honest for pair in step.pairs), seed
 
 
+@pytest.mark.long
 def test_the_drawn_liars_try_everything() -> None:
     """Else the test above could not fail: there are long steps, relays, parts that stay undecided, and pairs."""
     found: Counter[str] = Counter()
@@ -318,6 +319,7 @@ def _confirmed(seen: WorldRun) -> list[int]:
     return sorted({slot.step for slot in seen.slots if slot.phase == Phase.CONFIRM})
 
 
+@pytest.mark.long
 def test_an_aggregate_in_few_hands_is_handed_on_and_said_again_instead_of_a_stall() -> None:
     """[A3, N6] Two honest members of five have it. They hand it to all, who then say so; from then on the pairs are served."""
     everyone = peer_ids(1, 8)

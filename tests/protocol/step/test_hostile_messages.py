@@ -119,6 +119,7 @@ class _Withholding(ForwardingChannel):
         return await super().exchange(slot, blobs, view)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stubborn", [False, True], ids=["hands it round", "keeps it"])
 def test_a_contributor_that_sends_an_owner_nothing_hands_its_part_round_or_is_out(stubborn: bool) -> None:
     """[N5] The owner gets it from the others; where most do not get it, the contributor is out, and nobody else."""
@@ -133,6 +134,7 @@ def test_a_contributor_that_sends_an_owner_nothing_hands_its_part_round_or_is_ou
     assert equals_trusted_server(simulation)
 
 
+@pytest.mark.long
 def test_an_owner_that_names_only_strangers_leaves_alone() -> None:
     """[N5] Members that it names must have contributed."""
     simulation, contributors = calm_run()
@@ -175,6 +177,7 @@ class _Inventing(ForwardingChannel):
         return await super().exchange(slot, nothing, view)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strikes", [0, 2])
 def test_a_second_draw_is_never_free(strikes: int) -> None:
     """[N3, R6, T6] The attempt is repeated without it, its coins decide nothing; but it is struck, so that everyone is audited in

@@ -65,6 +65,7 @@ def test_one_number_that_the_sample_does_not_see_costs_its_sender_the_seat_and_n
     assert all(record.updated for record in _records(seen) if not record.closing)
 
 
+@pytest.mark.long
 def test_where_nobody_finds_an_aggregate_the_step_makes_no_update_and_everyone_audits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -115,6 +115,7 @@ def test_a_member_that_speaks_in_another_form_is_out_and_the_step_goes_on(
     assert equals_trusted_server(simulation)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [1.7e308, -1.7e308, 1e200, 1e100, -1.0, 5e-324, 0.0])
 def test_reports_of_any_finite_number_are_judged(number: float) -> None:
     """[M3, V1, V2] Two of seven say something absurd. A number that no honest one can be is no message; else both are banned."""

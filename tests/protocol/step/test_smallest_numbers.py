@@ -46,6 +46,7 @@ def test_one_liar_with_the_smallest_numbers_has_nobody_else_banned(
     assert not any(record.absent for record in records(simulation))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tau", [1e-5, 1e-3])
 def test_a_radius_far_below_the_gradient_convicts_nobody(tau: float) -> None:
     """[V2] Without any liar, ‖v‖ = 10⁵ τ and rows close together: step 0 once stalled."""

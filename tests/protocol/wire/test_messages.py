@@ -85,6 +85,7 @@ def test_what_is_encoded_is_decoded(message: Message) -> None:
     assert decode(phase_of(message), encode(message)) == message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("message", EXAMPLES)
 @given(data=st.data())
 def test_damaged_payloads_are_malformed_or_other_messages_but_never_crash(

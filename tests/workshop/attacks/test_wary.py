@@ -39,6 +39,7 @@ def played(attack: str, steps: int = 30) -> tuple[ProtocolSimulation, list[tuple
     return simulation, lied
 
 
+@pytest.mark.long
 def test_they_behave_when_one_is_found_and_all_fall_for_what_they_did_before() -> None:
     """[R8]"""
     simulation, lied = played("wary")

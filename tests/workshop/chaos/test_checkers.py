@@ -146,6 +146,7 @@ def test_safety_sees_a_record_that_liars_made() -> None:
     assert "no honest peer signed" in CHECKERS["safety"](world)[0]
 
 
+@pytest.mark.long
 def test_bans_and_seats_find_who_was_banned_and_stays() -> None:
     """It votes as the honest do, so that nothing else shows it."""
     liar = {0: frozenset({"equivocate"})}
@@ -167,6 +168,7 @@ def test_bans_reach_later_keys() -> None:
     assert CHECKERS["bans"](world) == ["step 2: a stranger was banned before, and is a member"]
 
 
+@pytest.mark.long
 def test_rejoins_finds_a_stranger_in_the_place_of_a_member() -> None:
     """Packets to a key that nobody has go nowhere, and checkers know no number for it."""
     liars, gone = {0: frozenset({"false-rejoin"})}, {2: DropOut(1, 2)}

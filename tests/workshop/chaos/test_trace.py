@@ -118,6 +118,7 @@ def test_a_peer_that_comes_back_is_traced_again() -> None:
     assert any(event[1:3] == ["3", "decided"] and event[3].startswith("15.") for event in events)
 
 
+@pytest.mark.long
 def test_accusations_votes_and_bans() -> None:
     events = events_of(Plan(3, 5, 12, {2: frozenset()}, {2: 0}, {}, {2: (1.0, 0)}, {}, Network()))
     assert any("Accuse(accusations=[Accusation(target=2 kind=gradient" in event[-1] for event in events)

@@ -52,6 +52,7 @@ def test_closing_ends_what_is_running() -> None:
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forks")
 def test_the_time_is_up() -> None:
     assert list(judge_all([endless(), endless()], 2, time.monotonic() + 1.0)) == []

@@ -33,6 +33,7 @@ def test_the_draw_covers_what_it_should() -> None:
     assert any(scenario.drop_outs > scenario.peers // 2 for scenario in scenarios)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call", range(8))
 def test_one_peer_stops_at_every_moment_of_a_step(call: int) -> None:
     """[N1] Whatever it was about to do, the others finish the step, and it is no longer a member, and not banned."""

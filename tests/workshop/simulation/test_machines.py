@@ -37,6 +37,7 @@ def finished(scenario: Scenario) -> ProtocolSimulation:
     return simulation
 
 
+@pytest.mark.long
 def test_audits_across_classes_ban_nobody_and_all_hold_the_same_model() -> None:
     simulation = finished(MIXED)
     assert simulation.agreement
@@ -53,6 +54,7 @@ def test_the_last_peers_are_of_the_other_class_and_say_so() -> None:
     assert classes[0] != classes[8]
 
 
+@pytest.mark.long
 def test_classes_of_equal_bits_are_one_class() -> None:
     """The same machine under another name computes the same bits, and audits stay exact."""
     simulation = finished(replace(MIXED, machines="cpu:peers=3", one_by_one=True))
@@ -66,6 +68,7 @@ def test_without_deviation_other_bits_would_be_a_lie(monkeypatch: pytest.MonkeyP
     assert simulation.trials > 0
 
 
+@pytest.mark.long
 def test_gradients_audits_and_verdicts_all_come_from_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Audits take no gradient from the pool, and the pool none from the run's device: each comes from where its peer computes."""
     jobs: list[int] = []

@@ -200,6 +200,7 @@ class TestAttacks:
 
 
 class TestRowsThatAreNotFinite:
+    @pytest.mark.long
     @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
     @pytest.mark.parametrize("defence", list(RULES))
     def test_are_left_out_and_training_goes_on(

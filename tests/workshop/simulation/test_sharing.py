@@ -53,6 +53,7 @@ def test_gradients_computed_one_by_one_give_the_same_trace(attacked: ProtocolSim
     assert alone.trace == attacked.trace
 
 
+@pytest.mark.long
 def test_audits_and_votes_recompute_in_calls_of_their_own(monkeypatch: Any) -> None:
     """[S1, T3, D1] One recomputation per audit, another where something was found, and one per member and trial; none of them
     asks the pool."""
@@ -83,6 +84,7 @@ def test_audits_and_votes_recompute_in_calls_of_their_own(monkeypatch: Any) -> N
     assert calls == simulation.audits + found // 2 + judged
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_machine_that_computes_wrongly_once_in_a_while_accuses_nobody(every: int, monkeypatch: Any) -> None:
     """[D1] As a kernel did that races: some recomputations have other last bits, no two of them the same."""
@@ -121,6 +123,7 @@ def test_an_owner_that_computes_wrongly_once_in_a_while_accuses_nobody(monkeypat
     assert all(not decode_record(raw).judgements for raw in simulation.trace)
 
 
+@pytest.mark.long
 def test_equal_scenarios_give_equal_traces(attacked: ProtocolSimulation) -> None:
     """[S1]"""
     assert finished(APART).trace == attacked.trace

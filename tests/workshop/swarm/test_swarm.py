@@ -99,6 +99,7 @@ def _told(file: Path) -> list[Event]:
     return [decode_event(line) for line in file.read_bytes().splitlines()]
 
 
+@pytest.mark.long
 def test_member_swarm_and_simulation_tell_the_same(rehearsed: Swarm) -> None:
     """One stream: the same events, whoever tells them."""
     plan, manifest = rehearsed.plan, rehearsed.manifest

@@ -62,6 +62,7 @@ async def talk(dialler: Libp2pTransport, listener: Libp2pTransport, address: str
     await asyncio.gather(near.closed(), far.closed())
 
 
+@pytest.mark.long
 def test_peers_meet_at_an_address_and_through_the_dht() -> None:
     async def main() -> None:
         async with peer(BOB) as listener:
@@ -78,6 +79,7 @@ def test_peers_meet_at_an_address_and_through_the_dht() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_peer_that_has_moved_is_found_by_its_newest_record(internet: Internet) -> None:
     """The first search takes a record that is good enough; a peer that is not there is searched for again."""
 
@@ -92,6 +94,7 @@ def test_a_peer_that_has_moved_is_found_by_its_newest_record(internet: Internet)
     run(main())
 
 
+@pytest.mark.long
 def test_a_forged_record_is_not_believed(internet: Internet) -> None:
     async def main() -> None:
         async with peer(ALICE) as dialler:
@@ -105,6 +108,7 @@ def test_a_forged_record_is_not_believed(internet: Internet) -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_daemon_that_dies_is_started_again_at_the_same_port(internet: Internet) -> None:
     async def main() -> None:
         async with peer(BOB) as listener, peer(ALICE) as dialler:

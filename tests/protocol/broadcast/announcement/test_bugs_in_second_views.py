@@ -130,6 +130,7 @@ def _world(seed: int, bug: type[Announcement]) -> AnnouncementWorld:
     return AnnouncementWorld(seed, bug, members=members, liars=liars, departures=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("bug", "promise", "within"),
     [

@@ -57,6 +57,7 @@ def _mostly_liars(seed: int, kind: type[Announcement] = Announcement) -> Announc
     return AnnouncementWorld(seed, kind, members=members, liars=Random(-seed).randint(1, members - 1), departures=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hundred", drawn(4, many=10))
 def test_promises_hold_though_most_who_take_part_lie(hundred: int) -> None:
     """[Q6] The rounds are for so many liars as there may be, not for a share of those who take part."""

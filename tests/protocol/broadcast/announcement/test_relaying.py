@@ -25,6 +25,7 @@ def test_promises_of_announcements_hold_among_members_with_link_disputes() -> No
     assert {seed: why for seed in range(400) if (why := verdict(seed)[0]) is not None} == {}
 
 
+@pytest.mark.long
 def test_honest_members_whose_link_is_cut_never_cost_a_slow_path() -> None:
     """[F2] Frames of one reach the other through any third one, in time: no rounds, everyone is heard."""
     for seed in range(150):

@@ -174,6 +174,7 @@ class _SplitsViews(_NamesNobody):
         return (packet,)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("behaviour", ["splits", "splits, with two wrong views each", "names itself"])
 def test_no_liar_can_force_slow_paths_for_ever(behaviour: str) -> None:
     """[F3] Not two together, and not with itself as an excuse."""
@@ -193,6 +194,7 @@ def test_no_liar_can_force_slow_paths_for_ever(behaviour: str) -> None:
     assert max(seen.slow_steps(), default=0) < FIRST_LYING_STEP + 3
 
 
+@pytest.mark.long
 def test_a_known_link_dispute_costs_no_time() -> None:
     """[F2] An owner need not wait for a part that others hand round to come over the disputed link."""
     seen = run_world(plan(steps=9, network=Network(latency=0.05)), _Shuns(peer_ids(1, 5)[VICTIM])).check_promises()

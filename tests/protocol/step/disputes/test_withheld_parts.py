@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import pytest
 from msgspec import structs
 
 from tests.protocol.scripted_world import FIRST_LYING_STEP, LiarLink, LiarScript, peer_ids, plan, run_world
@@ -66,6 +67,7 @@ class _MissesParts(LiarScript):
         return structs.replace(message, centers=(), missing=missing) if missing else message
 
 
+@pytest.mark.long
 def test_an_owner_that_says_that_parts_did_not_come_pays_each_attempt_with_a_link_dispute() -> None:
     """[F1, F3, N5] The honest contributors it names keep their place."""
     seen = run_world(plan(steps=12), _MissesParts()).check_promises()
@@ -73,6 +75,7 @@ def test_an_owner_that_says_that_parts_did_not_come_pays_each_attempt_with_a_lin
     assert list(seen.named("expelled").values()) == [[LIAR]]
 
 
+@pytest.mark.long
 def test_an_owner_that_misses_the_same_part_again_gets_a_link_dispute_with_its_carrier() -> None:
     """[F2, F3, N5] Each complaint costs it another link dispute, until it has them with half of the members."""
     seen = run_world(plan(steps=12), _MissesParts(peer_ids(1, 5)[VICTIM])).check_promises()
@@ -112,6 +115,7 @@ class _LacksAggregates(LiarScript):
         return message
 
 
+@pytest.mark.long
 def test_one_lie_does_not_multiply_what_everyone_sends() -> None:
     """[F2] Three liars of eight have three link disputes each, for a thousand steps. A part takes one relay more, not all."""
     seen = run_world(plan(peers=8, liars=(0, 1, 2), steps=7), _LacksAggregates()).check_promises()

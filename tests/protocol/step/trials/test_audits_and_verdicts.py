@@ -137,6 +137,7 @@ def test_colluders_who_vote_against_the_accuser_change_nothing(attacked: Protoco
     assert counts == [(4, 7), (4, 6)]
 
 
+@pytest.mark.long
 def test_a_false_accuser_is_banned_instead() -> None:
     """[T3, T4] A colluding validator accuses an honest target: every honest juror recomputes, and the accuser goes."""
     scenario = dataclasses.replace(SMALL, attack_start=29)  # no wrong gradients until the last step

@@ -232,6 +232,7 @@ def test_a_padded_vote_does_not_count() -> None:
     assert judge(0, plain, Roster(KEYS), this)[0].verdict == GuiltySide.ACCUSED
 
 
+@pytest.mark.long
 def test_counting_long_votes_on_many_charges_is_quick() -> None:
     """[T4] Seven owners name each other's reports in thousands of parts, and all vote on all: looked up, not searched."""
     charges = tuple(Charge(a, b, ChargeKind.REPORT, STEP, part) for a in KEYS for b in KEYS for part in range(100))

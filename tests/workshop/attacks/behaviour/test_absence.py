@@ -17,6 +17,7 @@ def test_who_leaves_is_absent_and_not_banned() -> None:
     assert simulation.attempts == 6 + 1, "nobody waits for them twice, and the closing step is one too"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("peers", "liars"), [(16, 7), (10, 4), (4, 1)])
 def test_training_goes_on_without_them(peers: int, liars: int) -> None:
     """At most b of the members are faulty, so the model moves in every step."""

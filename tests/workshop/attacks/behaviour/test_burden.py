@@ -46,6 +46,7 @@ def test_padding_changes_no_verdict(padded: ProtocolSimulation) -> None:
     assert {j.kind for record in records(padded) for j in record.judgements} == {ChargeKind.GRADIENT}
 
 
+@pytest.mark.long
 def test_evidence_holds_the_votes_that_convict_and_no_more(padded: ProtocolSimulation) -> None:
     bare = finished(dataclasses.replace(SMALL, attack="sign-flip"), until=lambda s: bool(s.bans))
     assert len(padded.evidence[0].text) < 2 * len(bare.evidence[0].text)

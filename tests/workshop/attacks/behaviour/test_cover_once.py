@@ -69,6 +69,7 @@ def test_edge_and_any_number_are_options() -> None:
             make_attack(f"covered-once:scale={wrong}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scale", ["edge", "20.0"])
 def test_public_numbers_do_not_show_it(scale: str) -> None:
     """[V2, T7] The step of the lie has no trial; an audit of it, later, has."""

@@ -218,6 +218,7 @@ def test_three_lying_jurors_of_seven_change_no_verdict() -> None:
         assert judgement.verdict == GuiltySide.ACCUSED
 
 
+@pytest.mark.long
 def test_four_lying_jurors_of_seven_do() -> None:
     """[T4] Else the test before would prove nothing: with most votes they ban whoever accuses one of them."""
     scenario = dataclasses.replace(SMALL, byzantine=4, beyond_guarantee=True, attack="lying-jury", steps=20)
@@ -245,6 +246,7 @@ def test_who_vanishes_is_absent_and_not_banned(after: str) -> None:
     assert equals_trusted_server(simulation)
 
 
+@pytest.mark.long
 def test_gradients_that_are_wrong_by_little_or_much_are_caught_by_their_bits() -> None:
     """[D1] A nudge by a millionth, and ten times the length."""
     for attack in ("nudge:size=1e-6", "inflate"):
@@ -302,6 +304,7 @@ def test_drop_outs_among_liars_break_no_promise(seed: int) -> None:
     assert len(left & honest) >= len(honest) - 2
 
 
+@pytest.mark.long
 def test_an_honest_majority_goes_on_when_honest_peers_lose_power() -> None:
     """[N1, N4] Three of nine, one after another: absent, not banned, and the others train on with the right model."""
     scenario = dataclasses.replace(SMALL, peers=9, byzantine=0, drop_outs=3, steps=12, evaluate_every=12)

@@ -108,6 +108,7 @@ def test_two_of_seven_break_no_promise(behaviour: str) -> None:
     assert len(world.records) == STEPS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("behaviour", ["malformed", "oversized"])
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_no_message_is_silence_and_not_an_equivocation(behaviour: str, seed: int) -> None:
@@ -120,6 +121,7 @@ def test_what_is_no_message_is_silence_and_not_an_equivocation(behaviour: str, s
     assert hurt.isdisjoint(world.honest)
 
 
+@pytest.mark.long
 def test_whoever_is_shunned_takes_part_all_the_same() -> None:
     """[Q5, N5] Two liars send nothing to one peer each, ever; the others carry their words and parts to it."""
     world = world_of("cut-link")

@@ -145,6 +145,7 @@ def test_axes_may_be_missing_and_there_may_be_one_seed(tmp_path: Path, axes: dic
     assert "±" not in (tmp_path / "made/tables/final.md").read_text()
 
 
+@pytest.mark.long
 def test_three_axes_give_maps_and_curves_for_each_value_of_the_third(tmp_path: Path) -> None:
     axes = {"attack": ["none", "alie"], "defence": ["troth", "mean"], "schedule": ["early", "late"]}
     report = write_report(write_results(tmp_path / "made", made_sweep(axes, [0])))

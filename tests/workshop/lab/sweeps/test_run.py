@@ -53,6 +53,7 @@ def test_a_report_reads_what_was_written(whole: Path) -> None:
     assert runs["mean", False].out == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", [0, 1, 7])
 def test_an_interrupted_sweep_ends_with_the_same_file(tmp_path: Path, whole: Path, after: int) -> None:
     sweep = tiny(tmp_path)
@@ -80,6 +81,7 @@ def test_a_killed_sweep_leaves_a_torn_line_and_ends_with_the_same_file(tmp_path:
     assert (tmp_path / "results.jsonl").read_text() == text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [b'{"key": "\xcf', b"\xff\xfe\x00", b'{"key": "a", "labels": {}}'])
 def test_a_line_torn_within_a_character_is_torn_like_any_other(tmp_path: Path, whole: Path, end: bytes) -> None:
     text = (whole / "results.jsonl").read_bytes()
@@ -92,6 +94,7 @@ def test_a_line_torn_within_a_character_is_torn_like_any_other(tmp_path: Path, w
     assert len(times) == 12  # the torn one is gone, and nothing is glued to it
 
 
+@pytest.mark.long
 def test_a_folder_has_one_writer(tmp_path: Path, whole: Path) -> None:
     """Otherwise each would put the file in order by what it knows, without the other's runs."""
     sweep = tiny(tmp_path)
@@ -103,6 +106,7 @@ def test_a_folder_has_one_writer(tmp_path: Path, whole: Path) -> None:
     assert (tmp_path / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
 
 
+@pytest.mark.long
 def test_a_full_disk_keeps_what_was_there(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of a line is written when the disk is full, and so is half of the file in order."""
     sweep, kept = tiny(tmp_path), 0
@@ -136,6 +140,7 @@ def test_another_sweeps_results_are_not_mixed_in(tmp_path: Path, whole: Path) ->
     assert [line["labels"]["seed"] for line in lines(tmp_path)] == [1, 2] * 3
 
 
+@pytest.mark.long
 def test_only_a_part_of_it_and_then_the_rest(tmp_path: Path, whole: Path) -> None:
     sweep = tiny(tmp_path)
     plan = sweep.plan()

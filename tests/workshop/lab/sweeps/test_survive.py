@@ -58,6 +58,7 @@ def processes_of(child: int) -> set[int]:
     return {int(pid) for pid in Path(f"/proc/{child}/task/{child}/children").read_text().split()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_in_the_middle_and_run_again(number: signal.Signals, tmp_path: Path, whole: bytes) -> None:
     """The first run stays, the second is made again, and nobody who was cut off goes on working."""

@@ -39,6 +39,7 @@ def ever_members(simulation: ProtocolSimulation) -> set[int]:
     return {simulation.numbers[PeerId(peer)] for record in all_records(simulation) for peer in record.members}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_whoever_saves_itself_the_work_is_banned_and_never_a_member(seed: int) -> None:
     """[J5, J6] All four ways, and nothing of it reaches the model: a trusted server that ignores them gets the same bits."""
@@ -56,6 +57,7 @@ def test_liars_among_the_founders_save_no_lazy_stranger() -> None:
     assert ever_members(simulation) == set(range(8))
 
 
+@pytest.mark.long
 def test_whoever_works_is_a_member_and_contributes() -> None:
     """[J4, J5, J7] One after the other, since one may come in within a probation; then they own parts, audit and vote."""
     simulation = run("honest:count=2", probation=4, steps=14)
@@ -98,6 +100,7 @@ def test_newcomers_find_liars_too() -> None:
     assert len(trial.members) == 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attack", ["sign-flip", "alie", "label-flip", "wrong-report"])
 def test_a_turncoat_is_banned_after_it_was_admitted(attack: str) -> None:
     """[B4, D1, V1] Its first step is audited for certain, and lies of other kinds are found as founders' are."""
@@ -110,6 +113,7 @@ def test_a_turncoat_is_banned_after_it_was_admitted(attack: str) -> None:
     assert simulation.pool.attackers <= {5}
 
 
+@pytest.mark.long
 def test_whoever_leaves_before_the_audit_is_banned_all_the_same() -> None:
     """[R4, B3, B8, J7] It lies, leaves, comes back and lies again; targets are drawn among those who left too."""
     simulation = run("leaves:stay=3", probation=4, steps=20, seed=3)
@@ -147,6 +151,7 @@ def test_a_thousand_names_that_work_nothing_get_no_seat() -> None:
     assert ever_members(simulation) == set(range(5))
 
 
+@pytest.mark.long
 def test_many_names_win_no_more_slots_than_the_hashes_behind_them() -> None:
     """[J4] With a third of the hashing an attacker wins a third of the draws, under four names or a thousand."""
     for count in (4, 1000):
@@ -163,6 +168,7 @@ def test_many_names_win_no_more_slots_than_the_hashes_behind_them() -> None:
         assert 40 <= won <= 93, "66.7 on average: four standard deviations either way"
 
 
+@pytest.mark.long
 def test_the_models_bits_do_not_depend_on_what_candidates_hand_in() -> None:
     """[J5] The same run with zeros, noise and honest work on probation: as long as nobody is admitted, every record names the
     same models, also where liars look at others' gradients."""
@@ -177,6 +183,7 @@ def test_the_models_bits_do_not_depend_on_what_candidates_hand_in() -> None:
         assert any(record.probed for record in records(other))
 
 
+@pytest.mark.long
 def test_more_gradients_than_the_widest_probed_call_are_computed_in_several() -> None:
     """[D1] Bits may depend on the width of a call, so widths that were not probed are never used."""
     scenario = dataclasses.replace(
