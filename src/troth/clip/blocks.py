@@ -1,0 +1,213 @@
+"""Vectors in few bytes: blocks of 255 numbers that share a power of two.
+
+A block is one byte for the exponent and 255 codes, so that a leaf of 64 KiB holds 256 blocks of int8. A number is its code times
+`2^(exponent − 126)`, exactly: what a vector means is the same float32 everywhere, and nothing is lost on the way from numbers to
+bytes and back. Numbers are *rounded* once, to such as blocks can hold, and *packed* as often as somebody needs their bytes.
+
+Each such vector has one form: the least exponent that its largest number allows. What comes from a peer in another form is
+malformed, or an owner could choose its own rounding by writing large exponents.
+
+The functions here are the readable definition. Large vectors go through compiled loops with the same bits, or stay on their
+device.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+# D coordinates, B blocks, C codes of a block
+
+BLOCK = 255
+_BIAS = 126  # of exponents: the least is 2⁻¹²⁶, since no vector holds a smaller number (SPEC C3)
+_SPACING = 0x9E3779B9
+
+
+class Form(Protocol):
+    """A way to write float32 numbers down."""
+
+    @property
+    def name(self) -> str: ...
+
+    def length(self, count: int) -> int:
+        """Bytes of so many numbers."""
+        ...
+
+    def count(self, length: int) -> int:
+        """Numbers in so many bytes, if that is what they are."""
+        ...
+
+    def pack(self, numbers_D: Tensor) -> memoryview:
+        """The bytes of numbers that this form can hold."""
+        ...
+
+    def unpack(self, view: memoryview) -> NDArray[np.float32] | None:
+        """The numbers, if that is their one form; else None. Not to be written to."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Little-endian float32. On the host nothing is copied."""
+
+    name: str = "float32"
+
+    def length(self, count: int) -> int:
+        return 4 * count
+
+    def count(self, length: int) -> int:
+        return length // 4
+
+    def pack(self, numbers_D: Tensor) -> memoryview:
+        array: NDArray[np.float32] = numbers_D.detach().cpu().contiguous().numpy()
+        return array.astype("<f4", copy=False).reshape(-1).view(np.uint8).data
+
+    def unpack(self, view: memoryview) -> NDArray[np.float32]:
+        array_D = np.frombuffer(view, "<f4")
+        return array_D if array_D.flags.aligned else array_D.copy()  # a sender may choose a place between two numbers
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of codes."""
+
+    name: str
+    bits: int  # of a code, with its sign
+
+    @property
+    def most(self) -> int:
+        """The largest code; its negative is the least."""
+        return (1 << self.bits - 1) - 1
+
+    @property
+    def highest(self) -> int:
+        """The largest exponent: `most` times that is a float32, with room to spare."""
+        return 253 - (self.bits - 1)
+
+    @property
+    def _width(self) -> int:
+        return self.bits // 8
+
+    @property
+    def _dtype(self) -> str:
+        return f"<i{self._width}"
+
+    def length(self, count: int) -> int:
+        return self._width * count + -(-count // BLOCK)
+
+    def count(self, length: int) -> int:
+        whole, rest = divmod(length, self._width * BLOCK + 1)
+        return whole * BLOCK + max(0, rest - 1) // self._width
+
+    def exponents(self, numbers_D: NDArray[np.float32]) -> NDArray[np.int64]:
+        """The least exponent for each block, from the bits of its largest number."""
+        bits_D = np.abs(numbers_D).view(np.uint32).astype(np.int64)
+        largest_B = np.maximum.reduceat(bits_D, np.arange(0, len(bits_D), BLOCK)) if len(bits_D) else bits_D
+        exponent_B, mantissa_B = largest_B >> 23, largest_B & 0x7FFFFF
+        fits = mantissa_B <= (1 << 23) - (1 << 25 - self.bits)  # below `most` in the units of the next power of two
+        found: NDArray[np.int64] = np.clip(exponent_B - (self.bits - 1) + ~fits, 0, self.highest)
+        return found
+
+    def quanta(self, numbers_D: NDArray[np.float32]) -> NDArray[np.float64]:
+        """The step from one code to the next, number by number."""
+        return np.repeat(np.ldexp(1.0, self.exponents(numbers_D) - _BIAS), BLOCK)[: len(numbers_D)]
+
+    def rounded(self, numbers_D: NDArray[np.float32], up_D: NDArray[np.float64] | None = None) -> NDArray[np.float32]:
+        """Finite numbers as multiples of their quantum: to the nearest, to even ones from between two; or, with uniform numbers
+        from [0, 1), up with a probability that leaves their mean as it is. Those beyond the largest code become that."""
+        quanta_D = self.quanta(numbers_D)
+        in_quanta_D = numbers_D / quanta_D  # float64, and a power of two: exact
+        codes_D = np.rint(in_quanta_D) if up_D is None else np.floor(in_quanta_D + up_D)
+        found: NDArray[np.float64] = np.clip(codes_D, -self.most, self.most) * quanta_D
+        return (found + 0.0).astype(np.float32)  # no negative zero
+
+    def pack(self, numbers_D: Tensor) -> memoryview:
+        array_D = numbers_D.detach().cpu().contiguous().numpy()
+        exponent_B = self.exponents(array_D)
+        codes_D = (array_D / self.quanta(array_D)).astype(self._dtype)
+        packed = np.zeros((len(exponent_B), 1 + self._width * BLOCK), np.uint8)
+        packed[:, 0] = exponent_B
+        codes = np.zeros(len(exponent_B) * BLOCK, self._dtype)
+        codes[: len(codes_D)] = codes_D
+        packed[:, 1:] = codes.view(np.uint8).reshape(len(packed), -1)
+        return packed.reshape(-1)[: self.length(len(array_D))].data
+
+    def unpack(self, view: memoryview) -> NDArray[np.float32] | None:
+        count = self.count(len(view))
+        if self.length(count) != len(view):
+            return None
+        blocks, row = -(-count // BLOCK), 1 + self._width * BLOCK
+        packed = np.zeros(blocks * row, np.uint8)
+        packed[: len(view)] = np.frombuffer(view, np.uint8)
+        exponent_B = packed.reshape(blocks, row)[:, 0].astype(np.int64)
+        codes_BC = np.ascontiguousarray(packed.reshape(blocks, row)[:, 1:]).view(self._dtype).astype(np.int64)
+        largest_B = np.abs(codes_BC).max(axis=1, initial=0)
+        least = (exponent_B == 0) | (largest_B > self.most // 2)
+        if not ((exponent_B <= self.highest) & (largest_B <= self.most) & least).all():
+            return None
+        numbers_BC = np.ldexp(codes_BC.astype(np.float64), (exponent_B - _BIAS)[:, None])
+        return numbers_BC.astype(np.float32).reshape(-1)[:count]
+
+
+FLOAT32, INT8, INT16 = Plain(), Blocks("int8", 8), Blocks("int16", 16)
+
+
+@dataclass(frozen=True)
+class Code:
+    """How a run's gradients and aggregates are written down, and rounded before."""
+
+    rows: Form
+    centers: Form
+    grain: int  # parts begin at multiples of so many numbers
+
+    known: ClassVar[dict[str, "Code"]] = {}
+
+    def round_row(self, gradient_D: Tensor, key: bytes) -> Tensor:
+        """A finite gradient without subnormals as it is committed to; `key` are 8 public random bytes."""
+        if not isinstance(self.rows, Blocks):
+            return gradient_D
+        up_D = uniforms(key, 0, len(gradient_D))
+        return torch.from_numpy(self.rows.rounded(gradient_D.detach().cpu().numpy(), up_D)).to(gradient_D.device)
+
+    def round_center(self, center_D: Tensor) -> Tensor:
+        """An aggregate as it is handed out."""
+        if not isinstance(self.centers, Blocks):
+            return center_D
+        return torch.from_numpy(self.centers.rounded(center_D.detach().cpu().numpy())).to(center_D.device)
+
+    def quanta(self, center_D: Tensor) -> NDArray[np.float64] | None:
+        """Of an aggregate, number by number; None where it is not rounded but as float32 is."""
+        return self.centers.quanta(center_D.detach().cpu().numpy()) if isinstance(self.centers, Blocks) else None
+
+    def rounding(self, center_D: Tensor) -> float:
+        """Most that rounding moves an aggregate that came out like this."""
+        if not isinstance(self.centers, Blocks):
+            return 0.0
+        exponent_B = self.centers.exponents(center_D.detach().cpu().numpy())
+        count_B = np.diff(np.append(np.arange(0, len(center_D), BLOCK), len(center_D)))
+        return math.sqrt(math.fsum((count_B * np.ldexp(0.25, 2 * (exponent_B - _BIAS))).tolist()))
+
+
+Code.known.update(float32=Code(FLOAT32, FLOAT32, 1), int8=Code(INT8, INT16, BLOCK))
+
+
+def uniforms(key: bytes, start: int, stop: int) -> NDArray[np.float64]:
+    """Public uniform numbers from [0, 1), multiples of 2⁻²⁴, for the coordinates from `start` to `stop`.
+
+    Two rounds of a mixing function of 32 bits, keyed before each: everybody knows the key, so all that counts is that rounding
+    leaves means as they are."""
+    first, second = np.frombuffer(key[:8], "<u4").astype(np.uint32)
+    place_D = np.arange(start, stop, dtype=np.uint64)
+    low_D, high_D = place_D.astype(np.uint32), (place_D >> np.uint64(32)).astype(np.uint32)
+    mixed_D = _mixed(_mixed(low_D ^ first) + high_D * np.uint32(_SPACING) + second)
+    return (mixed_D >> np.uint32(8)).astype(np.float64) * 2.0**-24
+
+
+def _mixed(word_D: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    word_D = (word_D ^ word_D >> np.uint32(16)) * np.uint32(0x7FEB352D)
+    word_D = (word_D ^ word_D >> np.uint32(15)) * np.uint32(0x846CA68B)
+    return word_D ^ word_D >> np.uint32(16)
