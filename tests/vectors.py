@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from troth.clip.blocks import INT8, INT16, Code, uniforms
 from troth.crypto import (
     CHUNK_BYTES,
     Identity,
@@ -246,12 +248,33 @@ def schedules() -> Any:
     ]
 
 
+def codes() -> Any:
+    """Public uniforms, in units of 2⁻²⁴; two blocks of all magnitudes and a short one as they are rounded and packed."""
+    key = bytes(range(0xF1, 0xF9))
+    numbers_D = (stream(0, "codes").normal(520) * 2.0 ** stream(1, "codes").integers(12, 520)).astype(np.float32)
+    numbers_D[:6], numbers_D[255:510:2] = [2.0**127, -(2.0**127), 2.0**-126, -0.0, 3e38, 2.0**100], 0.0
+    forms = {
+        "int8": (INT8, INT8.rounded(numbers_D, uniforms(key, 0, 520))),
+        "int16": (INT16, INT16.rounded(numbers_D)),
+    }
+    return {
+        "uniforms": [
+            (uniforms(key, start, start + 8) * 2**24).astype(int).tolist() for start in (0, 2**32 - 4, 10**12)
+        ],
+        "numbers": numbers_D.astype("<f4").tobytes().hex(),
+        "rounded": {name: rounded_D.astype("<f4").tobytes().hex() for name, (_, rounded_D) in forms.items()},
+        "packed": {name: form.pack(torch.from_numpy(rounded_D)).hex() for name, (form, rounded_D) in forms.items()},
+        "rounding of int16": Code.known["int8"].rounding(torch.from_numpy(forms["int16"][1])).hex(),
+    }
+
+
 VECTORS: dict[str, Callable[[], Any]] = {
     "streams": streams,
     "schedules": schedules,
     "signed": signed,
     "messages": messages,
     "projections": projections,
+    "codes": codes,
     "roles": roles,
 }
 

@@ -6,9 +6,13 @@ from typing import Any, get_args
 
 import msgspec
 import numpy as np
+import torch
 
 from tests.fuzz.drawn import drawn
+from tests.fuzz.mutate import damaged
 from tests.fuzz.sessions import MOST_BYTES, Fed
+from troth.clip.blocks import INT8, INT16
+from troth.clip.exact import ordinary
 from troth.crypto import Digest, Slot
 from troth.protocol.step.deliveries import bits_of
 from troth.protocol.wire.frames import Frame, Packet, decode_packet, encode_packet
@@ -41,6 +45,7 @@ PHASES: dict[Phase, type[Message]] = {
 
 
 FRAMES: tuple[type[Any], ...] = get_args(Frame)
+CODES = INT8, INT16
 
 
 def one_input(accepted: bool) -> Fed:
@@ -124,4 +129,33 @@ def feed_bits(raw: bytes) -> Fed:
     (bits,) = bits_of([raw[1:]], count)
     assert bits.shape == (count,)
     assert set(bits.tolist()) <= {0, 1}
+    return one_input(True)
+
+
+def code_bytes(random: Random) -> bytes:
+    """The first byte says in which form: even ones int8, odd ones int16."""
+    form = random.randrange(2)
+    numbers_D = np.array([random.gauss(0, 1) for _ in range(random.choice((0, 1, 254, 255, 256, 600)))], np.float32)
+    return bytes([form]) + bytes(CODES[form].pack(torch.from_numpy(CODES[form].rounded(numbers_D))))
+
+
+def hostile_code_bytes(random: Random) -> bytes:
+    """Damaged, or random codes behind an exponent, or noise."""
+    raw = code_bytes(random)
+    match random.randrange(3):
+        case 0:
+            return damaged(raw, random)
+        case 1:
+            return raw[:1] + bytes([random.choice((0, 1, 120, 237, 238, 239, 246, 247, 255))]) + raw[2:]
+        case _:
+            return raw[:1] + random.randbytes(len(raw) - 1)
+
+
+def feed_codes(raw: bytes) -> Fed:
+    form = CODES[raw[0] % 2 if raw else 0]
+    numbers_D = form.unpack(memoryview(raw)[1:])
+    if numbers_D is None:
+        return one_input(False)
+    assert ordinary(numbers_D)
+    assert form.pack(torch.from_numpy(numbers_D)) == raw[1:], "there are two forms of one vector"
     return one_input(True)

@@ -19,10 +19,13 @@ from tests.fuzz.evidence_inputs import (
 )
 from tests.fuzz.message_inputs import (
     PHASES,
+    code_bytes,
     feed_bits,
+    feed_codes,
     feed_message,
     feed_packet,
     feed_report,
+    hostile_code_bytes,
     message_bytes,
     packet_bytes,
     report_bytes,
@@ -59,7 +62,7 @@ class Target:
     """One decoder. `feed` raises if it does anything but accept or refuse, or accepts what it must not."""
 
     name: str
-    share: int  # of a thousand inputs
+    share: int  # of inputs, beside those of the others
     fresh: Callable[[Random], bytes]  # what an honest peer may send
     hostile: Callable[[Random], bytes]
     feed: Callable[[bytes], Fed]
@@ -92,6 +95,7 @@ TARGETS: tuple[Target, ...] = (
         for phase in PHASES
     ),
     Target("ReportNumbers.unpack", 20, report_bytes, lambda random: damaged(report_bytes(random), random), feed_report),
+    Target("Blocks.unpack", 40, code_bytes, hostile_code_bytes, feed_codes),
     Target(
         "delivered.bits_of",
         10,

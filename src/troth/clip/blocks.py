@@ -116,24 +116,31 @@ class Blocks:
         """The step from one code to the next, number by number."""
         return np.repeat(np.ldexp(1.0, self.exponents(numbers_D) - _BIAS), BLOCK)[: len(numbers_D)]
 
-    def rounded(self, numbers_D: NDArray[np.float32], up_D: NDArray[np.float64] | None = None) -> NDArray[np.float32]:
+    def rounded(
+        self, numbers_D: NDArray[np.float32], uniform_D: NDArray[np.float64] | None = None
+    ) -> NDArray[np.float32]:
         """Finite numbers as multiples of their quantum: to the nearest, to even ones from between two; or, with uniform numbers
-        from [0, 1), up with a probability that leaves their mean as it is. Those beyond the largest code become that."""
+        from [0, 1), away from zero with a probability that leaves their mean as it is. Those beyond the largest code become that.
+
+        What lies below 2⁻²⁴ of a quantum becomes zero, whichever sign it has, and on a machine that flushes such numbers too."""
+        assert np.isfinite(numbers_D).all(), "a gradient that is not finite is none, and is zeros before it comes here"
         quanta_D = self.quanta(numbers_D)
         in_quanta_D = numbers_D / quanta_D  # float64, and a power of two: exact
-        codes_D = np.rint(in_quanta_D) if up_D is None else np.floor(in_quanta_D + up_D)
+        codes_D = np.rint(in_quanta_D) if uniform_D is None else _away(in_quanta_D, uniform_D)
         found: NDArray[np.float64] = np.clip(codes_D, -self.most, self.most) * quanta_D
         return (found + 0.0).astype(np.float32)  # no negative zero
 
     def pack(self, numbers_D: Tensor) -> memoryview:
         array_D = numbers_D.detach().cpu().contiguous().numpy()
         exponent_B = self.exponents(array_D)
-        codes_D = (array_D / self.quanta(array_D)).astype(self._dtype)
+        in_quanta_D = array_D / self.quanta(array_D)
+        codes_D = in_quanta_D.astype(self._dtype)
+        assert np.array_equal(codes_D, in_quanta_D), "only rounded numbers are packed: others would be changed"
         packed = np.zeros((len(exponent_B), 1 + self._width * BLOCK), np.uint8)
         packed[:, 0] = exponent_B
         codes = np.zeros(len(exponent_B) * BLOCK, self._dtype)
         codes[: len(codes_D)] = codes_D
-        packed[:, 1:] = codes.view(np.uint8).reshape(len(packed), -1)
+        packed[:, 1:] = codes.view(np.uint8).reshape(-1, self._width * BLOCK)
         return packed.reshape(-1)[: self.length(len(array_D))].data
 
     def unpack(self, view: memoryview) -> NDArray[np.float32] | None:
@@ -170,8 +177,8 @@ class Code:
         """A finite gradient without subnormals as it is committed to; `key` are 8 public random bytes."""
         if not isinstance(self.rows, Blocks):
             return gradient_D
-        up_D = uniforms(key, 0, len(gradient_D))
-        return torch.from_numpy(self.rows.rounded(gradient_D.detach().cpu().numpy(), up_D)).to(gradient_D.device)
+        uniform_D = uniforms(key, 0, len(gradient_D))
+        return torch.from_numpy(self.rows.rounded(gradient_D.detach().cpu().numpy(), uniform_D)).to(gradient_D.device)
 
     def round_center(self, center_D: Tensor) -> Tensor:
         """An aggregate as it is handed out."""
@@ -205,6 +212,13 @@ def uniforms(key: bytes, start: int, stop: int) -> NDArray[np.float64]:
     low_D, high_D = place_D.astype(np.uint32), (place_D >> np.uint64(32)).astype(np.uint32)
     mixed_D = _mixed(_mixed(low_D ^ first) + high_D * np.uint32(_SPACING) + second)
     return (mixed_D >> np.uint32(8)).astype(np.float64) * 2.0**-24
+
+
+def _away(numbers_D: NDArray[np.float64], uniform_D: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Whole numbers, away from zero as often as their means ask for. Below 256, a float32 and a uniform number have an exact sum
+    in float64, or one of less than 1."""
+    found: NDArray[np.float64] = np.trunc(numbers_D + np.copysign(uniform_D, numbers_D))
+    return found
 
 
 def _mixed(word_D: NDArray[np.uint32]) -> NDArray[np.uint32]:
