@@ -91,6 +91,13 @@ OptimizerSpec = Annotated[
 Rate = Annotated[float | None, Option("Learning rate. Default: the task's.", positive=True)]
 ScheduleName = Annotated[str, Option("Learning rate over time: constant, cosine, linear, step or restarts.")]
 Warmup = Annotated[int, Option("Steps over which the learning rate rises to its value.", least=0)]
+LocalSteps = Annotated[
+    int,
+    Option("Contribute the mean of so many gradients, met on a private walk of the optimizer: fewer bytes.", least=1),
+]
+Outer = Annotated[
+    float, Option("Factor of the rate of the aggregate's step, times that of the local steps.", positive=True)
+]
 Validators = Annotated[int, Option("How many peers audit instead of contributing, each step.", least=0)]
 BeyondGuarantee = Annotated[bool, Option("Allow more liars than the guarantee covers.")]
 Tau = Annotated[float | None, Option("Clipping radius. Default: the task's.", positive=True)]

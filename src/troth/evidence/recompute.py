@@ -36,7 +36,7 @@ from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import ChargeKind
 from troth.protocol.wire.primitives import Primitives, ReportTable
 from troth.specs import parse_spec
-from troth.training.optimizers import SGD, constant
+from troth.training.optimizers import constant, make_optimizer
 from troth.training.problem import Problem
 from troth.training.task import Task
 from troth.training.tasks import TASKS, make_task
@@ -64,6 +64,7 @@ class _Description(msgspec.Struct):
     device: Literal["cpu", "cuda"]
     one_by_one: bool
     pad: bool = False
+    optimizer: str = "sgd"  # which makes the walks of local steps
 
 
 def problem_of(run: Run, task: Task | None = None) -> Problem | None:
@@ -197,7 +198,15 @@ def _gradients(proof: Proof, training: Training | None, problem_for: Callable[[R
     problem = problem_for(proof.run)
     if problem is None:
         raise RecomputeError("this machine lacks the device that the run computes on")
-    return Gradients.at(step, training, TrainingWork(problem, SGD(), constant(1.0, 1), Primitives()), size)
+    return Gradients.at(step, training, _work_of(proof.run, problem), size)
+
+
+def _work_of(run: Run, problem: Problem) -> TrainingWork:
+    """A work that computes the run's gradients, and makes no updates. The rate of walks is in the state."""
+    with _tasks_faults():
+        optimizer = make_optimizer(_described(run).optimizer)
+    local_steps = run.parameters.local_steps
+    return TrainingWork(problem, optimizer, constant(1.0, 1), Primitives(), local_steps=local_steps)
 
 
 @dataclass(frozen=True)
@@ -211,7 +220,7 @@ class Gradients:
 
     @classmethod
     def at(cls, step: StepRecord, training: Training, work: TrainingWork, size: int) -> "Gradients":
-        here = Training(training.parameters_D.to(work.problem.device), {})
+        here = Training(training.parameters_D.to(work.problem.device), training.optimizer)
         return cls(step, part_bounds(size, step.parts), work, here)
 
     def parts(self, peer: PeerId) -> CommittedParts:
@@ -238,8 +247,7 @@ class Gradients:
     @cached_property
     def elsewhere(self) -> "Gradients":
         """The same as a machine with other rounding would compute them."""
-        work = TrainingWork(self.work.problem, SGD(), constant(1.0, 1), Primitives(), hardware="another machine")
-        return replace(self, work=work)
+        return replace(self, work=self.work.on("another machine"))
 
 
 def _audited(proof: Proof, gradients: Gradients, blobs: Blobs) -> bool | None:

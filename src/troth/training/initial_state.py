@@ -12,7 +12,7 @@ from troth.crypto import Digest
 from troth.errors import OperatorError
 from troth.protocol.wire.messages import Malformed
 from troth.training.task import TaskError
-from troth.training.work import Training, TrainingWork
+from troth.training.work import RATE, Training, TrainingWork
 
 
 class InitialStateError(OperatorError):
@@ -35,9 +35,7 @@ def load_initial_state(work: TrainingWork, path: Path, raw: bytes | None = None)
         raise InitialStateError(f"cannot read {error.filename}: {error.strerror}") from error
     except SafetensorError as error:
         raise InitialStateError(f"{path} is no safetensors file: {error}") from error
-    found = checked(work, _training(work, named, path), path)
-    device = work.problem.device
-    return Training(found.parameters_D.to(device), {name: t.to(device) for name, t in found.optimizer.items()})
+    return checked(work, _training(work, named, path), path).to(work.problem.device)
 
 
 def checked(work: TrainingWork, training: Training, path: Path) -> Training:
@@ -86,4 +84,5 @@ def _training(work: TrainingWork, named: Mapping[str, Tensor], path: Path) -> Tr
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    """Shapes by name, but for what `begin` makes anew."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items() if name != RATE}

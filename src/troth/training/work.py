@@ -2,7 +2,8 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from troth.clip import kernels, on_device
 from troth.clip.exact import all_finite, flush_subnormals, ordinary
-from troth.crypto import Digest, Seed, blob_digests, tagged_hash
+from troth.crypto import Digest, Seed, blob_digests, derive, tagged_hash
 from troth.protocol.wire.blob import CollectedVectors, VectorIndex, chunk_of, decode_index, encode_index, index_of
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
@@ -29,6 +30,7 @@ from troth.training.weights import read_vectors, write_tensors
 # P peers, D coordinates
 
 
+RATE = "rate"  # of walks from a state, beside the optimizer's tensors (SPEC R2)
 MOST_NOT_FINITE = 3  # steps in a row without a finite gradient from an honest peer, until a run has diverged
 _DIGESTS = 4  # states whose digest is remembered
 
@@ -50,6 +52,12 @@ class Training:
         """The same, by the names under which it is saved."""
         return {"parameters": self.parameters_D, **{f"optimizer.{name}": v for name, v in self.optimizer.items()}}
 
+    def to(self, device: torch.device) -> "Training":
+        return Training(self.parameters_D.to(device), {name: one.to(device) for name, one in self.optimizer.items()})
+
+
+Compute = Callable[[Tensor, Seed], Tensor]  # parameters, seed → gradient, as a walk meets it
+
 
 class TrainingWork:
     """One peer's own computations."""
@@ -62,8 +70,13 @@ class TrainingWork:
         tools: Primitives,
         hardware: str = "",
         machine: Machine | None = None,
+        local_steps: int = 1,
+        outer: float = 1.0,
     ) -> None:
+        """`outer`: factor of the rate of the aggregate's step, beside that of `local_steps` steps."""
         self.problem = problem
+        self.local_steps = local_steps
+        self._outer = outer
         self.hardware = hardware  # the class it is to imitate; "" is this machine
         self.machine = machine  # that computes its gradients, if the problem's own device does not
         self.loss = float("nan")  # of the last batch
@@ -75,9 +88,25 @@ class TrainingWork:
         self._tools = tools
         kernels.prepare(problem.size)
 
+    def on(self, hardware: str) -> "TrainingWork":
+        """The same on hardware of another class."""
+        other = copy(self)
+        other.hardware, other._class = hardware, None
+        return other
+
     def first(self, seed: bytes | int) -> Training:
         parameters_D = self.problem.initial(seed)
-        return Training(parameters_D, self._optimizer.start(parameters_D))
+        return self.begin(Training(parameters_D, self._optimizer.start(parameters_D)))
+
+    def begin(self, training: Training) -> Training:
+        """This state, maybe of another run, before the first update."""
+        return self._with_rate(training.parameters_D, training.optimizer, 0)
+
+    def _with_rate(self, parameters_D: Tensor, state: State, updates: int) -> Training:
+        """A state with the rate of walks from it, if there are any: so a gradient follows from state and seed alone."""
+        state = {name: tensor for name, tensor in state.items() if name != RATE}
+        rate = torch.tensor([rate_at(self._rates, updates)], dtype=torch.float64)
+        return Training(parameters_D, {**state, RATE: rate} if self.local_steps > 1 else state)
 
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
         return self.gradient_now(training, seed)
@@ -98,15 +127,42 @@ class TrainingWork:
         return 0.0
 
     def gradient_now(self, training: Training, seed: Seed) -> Tensor:
+        losses: list[float] = []
+
+        def gradient(parameters_D: Tensor, seed: Seed) -> Tensor:
+            loss, gradient_D = self._gradient(parameters_D, seed)
+            losses.append(loss)
+            return gradient_D
+
+        found_D = self.walk(training, seed, gradient)
+        self.loss = losses[0]  # at the public state
+        return found_D
+
+    def walk(self, training: Training, seed: Seed, gradient: Compute, steps: int | None = None) -> Tensor:
+        """The mean of the gradients met on a private walk of the optimizer from a public state, of so many steps if not of the
+        run's (SPEC R2). Nothing of the walk is kept."""
+        count = self.local_steps if steps is None else steps
+        if count == 1:
+            return gradient(training.parameters_D, local_seed(seed, 0, self.local_steps))
+        at = training.to(self.problem.device)
+        parameters_D, state, rate = at.parameters_D, at.optimizer, float(at.optimizer[RATE])
+        total_D = torch.zeros_like(parameters_D)
+        for h in range(count):
+            gradient_D = gradient(parameters_D, local_seed(seed, h, self.local_steps))
+            total_D += gradient_D
+            if h < count - 1:  # nothing is met after the last step
+                parameters_D, state = self._optimizer.update(parameters_D, gradient_D, state, rate)
+        return finite_or_zero(total_D.mul_(1 / count)) if all_finite(parameters_D) else torch.zeros_like(total_D)
+
+    def _gradient(self, parameters_D: Tensor, seed: Seed) -> tuple[float, Tensor]:
+        """Loss and gradient of one batch."""
         if self.machine is not None:
-            batch = self.machine.problem.batch(seed)
-            self.loss, gradient_D = self.machine.gradient(training.parameters_D, batch)
-            return finite_or_zero(gradient_D).to(training.parameters_D.device)
+            loss, gradient_D = self.machine.gradient(parameters_D, self.machine.problem.batch(seed))
+            return loss, finite_or_zero(gradient_D).to(parameters_D.device)
         if self.hardware:
-            return finite_or_zero(gradient_on(self.problem, self.hardware, training.parameters_D, seed))
-        losses_P, gradients_PD = self.problem.gradients(training.parameters_D, [self.problem.batch(seed)])
-        self.loss = float(losses_P[0])
-        return finite_or_zero(gradients_PD[0])
+            return self.loss, finite_or_zero(gradient_on(self.problem, self.hardware, parameters_D, seed))
+        losses_P, gradients_PD = self.problem.gradients(parameters_D, [self.problem.batch(seed)])
+        return float(losses_P[0]), finite_or_zero(gradients_PD[0])
 
     def update(self, training: Training, aggregate_D: Tensor, step: int) -> Training:
         give_back_pages()  # audits are over
@@ -114,9 +170,9 @@ class TrainingWork:
             training.parameters_D,
             aggregate_D.to(training.parameters_D.device),
             training.optimizer,
-            rate_at(self._rates, step),
+            rate_at(self._rates, step) * (self.local_steps * self._outer),
         )
-        return Training(parameters_D, state)
+        return self._with_rate(parameters_D, state, step + 1)
 
     def shortened(self, training: Training) -> float:
         return float(training.optimizer["factor"])
@@ -256,6 +312,11 @@ def training_of(named: Mapping[str, Tensor]) -> Training | Malformed:
 
 def _on_host(training: Training) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in training.named.items()}
+
+
+def local_seed(seed: Seed, h: int, steps: int) -> Seed:
+    """Seed of the batch of a walk's step `h`; of the only one, if the run's walks have no other."""
+    return seed if steps == 1 else derive(seed, "local", h)
 
 
 def finite_or_zero(gradient_D: Tensor) -> Tensor:

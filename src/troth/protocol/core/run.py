@@ -18,6 +18,7 @@ from troth.protocol.wire.messages import MOST_CANDIDATES
 MOST_CONTENT_EVERY = 1024
 MOST_PROBATION = 1 << 16
 MOST_REKEY_EVERY = 1 << 20
+MOST_LOCAL_STEPS = 1000
 _SMALL = 1 << 22  # parameters of a model whose content is hashed in every step
 _SELDOM = 16  # steps between digests of a larger one
 
@@ -45,6 +46,7 @@ class Parameters:
     slots: int = 4  # strangers on probation at a time
     ticket_bits: int = 16  # work in a ticket: 2 to this power hashes (SPEC J4)
     rekey_every: int = 1000  # updates between changes of the keys that sign records (SPEC U6)
+    local_steps: int = 1  # gradients that a contribution is the mean of (SPEC R2)
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.projections < 1 or self.projections > 64:
@@ -74,17 +76,23 @@ class Parameters:
             raise RunError(f"rekey_every must be 1 to {MOST_REKEY_EVERY:,} updates, got {self.rekey_every}")
         if self.probation and self.deviation is not None:
             raise RunError("strangers can be checked by their bits alone: probation needs a run without `deviation`")
+        if not 1 <= self.local_steps <= MOST_LOCAL_STEPS:
+            raise RunError(f"`local_steps` must be 1 to {MOST_LOCAL_STEPS:,}, got {self.local_steps}")
+        if self.local_steps > 1 and self.deviation is not None:
+            raise RunError(
+                "on a walk of several steps classes of hardware drift apart, so only bits can be checked: use `local_steps` 1, "
+                "or machines of one class and no `deviation`"
+            )
         if not (0 <= self.byzantine < 1 << 16 and 0 <= self.validators < 1 << 16):
             raise RunError(f"`byzantine` and `validators` must not be negative, nor above {(1 << 16) - 1:,}")
 
     def plain(self) -> dict[str, int | bool | str | None]:
-        """Values for JSON, exact: fractions are written in hexadecimal. What a closed door would be like is left out, and how
-        often keys change, if that is as usual."""
+        """Values for JSON, exact: fractions are written in hexadecimal. What a closed door would be like is left out, and what
+        is younger than the format, if that is as usual."""
         values = dataclasses.asdict(self)
         if not self.probation:
             values = {name: value for name, value in values.items() if name not in _DOOR}
-        if self.rekey_every == Parameters.rekey_every:
-            del values["rekey_every"]
+        values = {name: value for name, value in values.items() if _YOUNGER.get(name, ...) != value}
         return {name: value.hex() if isinstance(value, float) else value for name, value in values.items()}
 
     @classmethod
@@ -102,6 +110,7 @@ class Parameters:
 
 
 _DOOR = frozenset({"probation", "slots", "ticket_bits"})
+_YOUNGER = {name: getattr(Parameters, name) for name in ("rekey_every", "local_steps")}  # as usual
 
 
 def usual_content_every(size: int) -> int:

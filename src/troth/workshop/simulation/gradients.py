@@ -3,10 +3,11 @@
 On an accelerator gradients are begun before they are asked for, while peers talk.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -22,11 +23,13 @@ from troth.protocol.wire.primitives import Primitives
 from troth.training import Batch, Problem
 from troth.training.hardware import GradientJob, Machine
 from troth.training.work import (
+    Compute,
     Training,
     TrainingWork,
     digest_of_tensors,
     finite_or_zero,
     finite_or_zero_rows,
+    local_seed,
     tensor_digests,
 )
 from troth.workshop.attacks import Coalition
@@ -152,11 +155,12 @@ def _on_device(training: Training) -> dict[str, Tensor]:
 @dataclass
 class AskGradient(Ask):
     training: Training
-    seed: Seed
+    seed: Seed  # of its first batch
     step: int
     machine: Machine | None = None  # that computes it, if not the run's own device
     begun: BegunGradient | None = None  # by this very peer
     probing: bool = False  # a candidate's: it goes into no aggregate (SPEC J5)
+    walk: Callable[[Compute], Tensor] | None = None  # of local steps, if it is the mean of several
 
 
 class PooledWork(TrainingWork):
@@ -192,7 +196,9 @@ class PooledWork(TrainingWork):
 
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
         begun = self._take(training, seed)
-        gradient_D: Tensor = await AskGradient(training, seed, step, self.machine, begun, self.probing)
+        walk = partial(self.walk, training, seed) if self.local_steps > 1 else None
+        first = local_seed(seed, 0, self.local_steps)
+        gradient_D: Tensor = await AskGradient(training, first, step, self.machine, begun, self.probing, walk)
         return gradient_D
 
     def gradient_now(self, training: Training, seed: Seed) -> Tensor:
@@ -259,8 +265,18 @@ class GradientPool:
 
     def _is_finite(self, ask: AskGradient) -> bool:
         problem = self._problem if ask.machine is None else ask.machine.problem
-        parameters_D = ask.training.parameters_D.to(problem.device)
-        return all_finite(problem.gradient(parameters_D, problem.batch(ask.seed))[1])
+        finite = []
+
+        def gradient(parameters_D: Tensor, seed: Seed) -> Tensor:
+            gradient_D = problem.gradient(parameters_D, problem.batch(seed))[1]
+            finite.append(all_finite(gradient_D))
+            return finite_or_zero(gradient_D)
+
+        if ask.walk is None:
+            gradient(ask.training.parameters_D.to(problem.device), ask.seed)
+        else:
+            ask.walk(gradient)
+        return all(finite)
 
     def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:
         rows: dict[PeerId, Tensor] = {}
@@ -269,12 +285,16 @@ class GradientPool:
         self._parts = sum(not ask.probing for ask in asks.values()) or len(asks)
         if self._ahead is not None:
             self._ahead.parts = self._parts
-        here = {peer: ask for peer, ask in asks.items() if ask.machine is None}
+        for peer, ask in asks.items():
+            if ask.walk is not None:
+                loss, rows[peer] = self._walked(ask, partial(self._poisoned, peer, ask.step))
+                self._losses.append(([self._numbers[peer]], loss))
+        here = {peer: ask for peer, ask in asks.items() if ask.machine is None and peer not in rows}
         for peers in _same_parameters(here):
             widest = max(self._problem.lanes.together, default=len(peers))  # with others, rows may have other bits
             for start in range(0, len(peers), widest):
                 rows |= self._batched({peer: here[peer] for peer in peers[start : start + widest]})
-        rows |= self._on_machines({peer: ask for peer, ask in asks.items() if peer not in here})
+        rows |= self._on_machines({peer: ask for peer, ask in asks.items() if peer not in rows})
         rows = {peer: rows[peer] for peer in asks}
         liars = [peer for peer in asks if self._numbers[peer] in self._coalition.members]
         honest = [peer for peer, ask in asks.items() if peer not in liars and not ask.probing]
@@ -344,12 +364,28 @@ class GradientPool:
                 rows[peer] = finite_or_zero(gradient_D).to(self._problem.device)
         return rows
 
+    def _walked(self, ask: AskGradient, poison: Callable[[Batch], Batch]) -> tuple[Tensor, Tensor]:
+        """First loss and mean gradient of a walk. After their first steps no two peers are at the same place."""
+        assert ask.walk is not None
+        losses = []
+
+        def gradient(parameters_D: Tensor, seed: Seed) -> Tensor:
+            losses_P, gradients_PD = self._problem.gradients(parameters_D, [poison(self._problem.batch(seed))])
+            losses.append(losses_P)
+            return finite_or_zero(gradients_PD[0])
+
+        row_D = ask.walk(gradient)
+        return losses[0], row_D
+
     def _batch(self, peer: PeerId, ask: AskGradient) -> Batch:
         problem = self._problem if ask.machine is None else ask.machine.problem
         batch = problem.batch(ask.seed) if ask.begun is None else ask.begun.batch
-        if self._numbers[peer] in self._coalition.members:
-            batch = self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer])
-        return batch
+        return self._poisoned(peer, ask.step, batch)
+
+    def _poisoned(self, peer: PeerId, step: int, batch: Batch) -> Batch:
+        if self._numbers[peer] not in self._coalition.members:
+            return batch
+        return self._coalition.batch(step, self._problem.task, batch, self._numbers[peer])
 
     def _forge(self, rows: dict[PeerId, Tensor], step: int, liars: Sequence[PeerId], honest: Sequence[PeerId]) -> None:
         """Replace the liars' rows, given those of other contributors; candidates' go into nothing, so nothing depends on them."""

@@ -87,7 +87,7 @@ class ProtocolSimulation:
         )
         self.coalition.layout = self.problem.layout
         self.tools = LockstepPrimitives(self.problem.device) if share else Primitives(self.problem.device)
-        possible = share and Ahead.possible(self.problem, scenario.peers)
+        possible = share and scenario.local_steps == 1 and Ahead.possible(self.problem, scenario.peers)
         self._ahead = Ahead(self.problem, scenario.peers) if possible else None
         self.parties = make_parties(scenario.make_strangers(), scenario.peers, scenario.seed)
         self._build_peers(run)
@@ -385,7 +385,15 @@ def _works_of(scenario: Scenario, problem: Problem, tools: Primitives) -> list[P
     """Work of every founder by number. Peers of one class share an object, which computes the digest of their class once."""
 
     def work(machine: Machine | None = None) -> PooledWork:
-        return PooledWork(problem, scenario.make_optimizer(), scenario.rates(), tools, machine=machine)
+        return PooledWork(
+            problem,
+            scenario.make_optimizer(),
+            scenario.rates(),
+            tools,
+            machine=machine,
+            local_steps=scenario.local_steps,
+            outer=scenario.outer,
+        )
 
     works = [work()] * scenario.peers
     first = scenario.peers
@@ -402,7 +410,7 @@ def _first_training(scenario: Scenario, work: TrainingWork) -> tuple[Training, s
     """The state before the first step, and where it is from, if not from the seed."""
     if scenario.initial_state is None:
         return work.first(derive(scenario.seed, "model")), ""
-    training = load_initial_state(work, scenario.initial_state)
+    training = work.begin(load_initial_state(work, scenario.initial_state))
     return training, work.digest(training).hex()
 
 
@@ -425,6 +433,7 @@ def _run_of(scenario: Scenario, size: int, founders: tuple[PeerId, ...], origin:
             probation=scenario.probation,
             slots=scenario.slots,
             ticket_bits=TICKET_BITS,
+            local_steps=scenario.local_steps,
         ),
         nonce=derive(scenario.seed, "run", options),
     )

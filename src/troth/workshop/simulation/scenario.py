@@ -20,8 +20,10 @@ from troth.crypto import stream
 from troth.errors import OperatorError
 from troth.options import (
     BeyondGuarantee,
+    LocalSteps,
     OptimizerSpec,
     Option,
+    Outer,
     Rate,
     ScheduleName,
     Steps,
@@ -153,6 +155,7 @@ _YOUNGER = {  # than the format of summaries; by the option without which they m
     "metrics": ("metrics",),
     "machines": ("machines",),
     "initial_state": ("initial_state",),
+    "local_steps": ("local_steps", "outer"),
 }
 
 
@@ -230,6 +233,8 @@ class Scenario:
     rate: Rate = None
     schedule: ScheduleName = "cosine"
     warmup: Warmup = 0
+    local_steps: LocalSteps = 1
+    outer: Outer = 1.0
     evaluate_every: Annotated[int, Option("Evaluate the model every k steps.", least=1)] = 10
     metrics: Annotated[
         str | Sequence[str],
@@ -397,7 +402,12 @@ class Scenario:
 
     def as_dict(self) -> dict[str, Any]:
         """Options as plain values: objects by name. An option that is younger than the format is left out where it is unset."""
-        unset = {name for option, names in _YOUNGER.items() if not getattr(self, option) for name in names}
+        unset = {
+            name
+            for option, names in _YOUNGER.items()
+            if getattr(self, option) == getattr(Scenario, option)
+            for name in names
+        }
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in unset}
         values |= {"task": self.task_name, "attack": self.attack_name, "defence": self.defence_name}
         return values if self.initial_state is None else {**values, "initial_state": str(self.initial_state)}
@@ -413,7 +423,7 @@ class Scenario:
 
     def public(self) -> dict[str, Any]:
         """Options that the members of a run agree on beforehand: how it is trained, and nothing about liars."""
-        agreed = ("task", "steps", "optimizer", "rate", "schedule", "warmup", "device", "one_by_one")
+        agreed = ("task", "steps", "optimizer", "rate", "schedule", "warmup", "outer", "device", "one_by_one")
         public = {name: value for name, value in self.as_dict().items() if name in agreed}
         return public | ({"pad": True} if self.pads else {})
 
@@ -450,6 +460,10 @@ def _check_protocol_options(scenario: Scenario) -> None:
         raise ScenarioError(f"`tau_auto` must be at most 0.5 (more runs away under attack), got {scenario.tau_auto:g}")
     if scenario.deviation is not None and scenario.deviation >= 0.2:
         raise ScenarioError(f"`deviation` must be below 0.2, got {scenario.deviation:g}: use one class instead")
+    if scenario.outer != 1 and scenario.local_steps == 1:
+        raise ScenarioError("`outer` needs `local_steps` above 1: for a single one, change `rate`")
+    if is_rule and scenario.local_steps > 1:
+        raise ScenarioError(f"`local_steps` is the protocol's: use `defence` {TROTH}")
     _check_machines(scenario)
     if scenario.drop_outs >= scenario.peers - scenario.byzantine:
         raise ScenarioError(f"`drop_outs` must leave an honest peer, got {scenario.drop_outs}")
