@@ -253,18 +253,16 @@ def codes() -> Any:
     key = bytes(range(0xF1, 0xF9))
     numbers_D = (stream(0, "codes").normal(520) * 2.0 ** stream(1, "codes").integers(12, 520)).astype(np.float32)
     numbers_D[:6], numbers_D[255:510:2] = [2.0**127, -(2.0**127), 2.0**-126, -0.0, 3e38, 2.0**100], 0.0
-    forms = {
-        "int8": (INT8, INT8.rounded(numbers_D, uniforms(key, 0, 520))),
-        "int16": (INT16, INT16.rounded(numbers_D)),
-    }
+    given_D = torch.from_numpy(numbers_D)
+    forms = {"int8": (INT8, INT8.round(given_D, key)), "int16": (INT16, INT16.round(given_D))}
     return {
         "uniforms": [
             (uniforms(key, start, start + 8) * 2**24).astype(int).tolist() for start in (0, 2**32 - 4, 10**12)
         ],
         "numbers": numbers_D.astype("<f4").tobytes().hex(),
-        "rounded": {name: rounded_D.astype("<f4").tobytes().hex() for name, (_, rounded_D) in forms.items()},
-        "packed": {name: form.pack(torch.from_numpy(rounded_D)).hex() for name, (form, rounded_D) in forms.items()},
-        "rounding of int16": Code.known["int8"].rounding(torch.from_numpy(forms["int16"][1])).hex(),
+        "rounded": {name: rounded_D.numpy().astype("<f4").tobytes().hex() for name, (_, rounded_D) in forms.items()},
+        "packed": {name: form.pack(rounded_D).hex() for name, (form, rounded_D) in forms.items()},
+        "rounding of int16": Code.known["int8"].rounding(forms["int16"][1]).hex(),
     }
 
 

@@ -1,8 +1,10 @@
-"""Blocks of codes: every rule of the format and of rounding, against integers; compiled loops and devices have the same bits."""
+"""Blocks of codes: every rule of the format and of rounding, against integers, for the definition and for compiled loops."""
 
 import math
 import struct
+from collections.abc import Iterator
 from fractions import Fraction
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.clip.nasty import PROPERTY, finite, moderate, seeds
+from troth.clip import kernels
 from troth.clip.blocks import BLOCK, FLOAT32, INT8, INT16, Blocks, Code, uniforms
 from troth.clip.exact import flush_in_place, ordinary
 
@@ -20,6 +23,12 @@ LARGEST = float(np.finfo(np.float32).max)
 both = pytest.mark.parametrize("form", [INT8, INT16], ids=lambda form: form.name)
 # Around the ends of blocks
 sizes = st.one_of(st.integers(1, 700), st.sampled_from([1, 254, 255, 256, 509, 510, 511, 765, 5000]))
+
+
+@pytest.fixture(autouse=True, scope="module", params=[False, True], ids=["definition", "loops"])
+def _way(request: pytest.FixtureRequest) -> Iterator[None]:
+    with mock.patch.object(kernels, "compiled", return_value=request.param):
+        yield
 
 
 def drawn(size: int, seed: int) -> NDArray[np.float32]:
@@ -36,8 +45,8 @@ def few(size: int, seed: int) -> NDArray[np.float32]:
     return found
 
 
-def rounded(form: Blocks, numbers_D: NDArray[np.float32], key: bytes | None = None) -> NDArray[np.float32]:
-    return form.rounded(numbers_D, None if key is None else uniforms(key, 0, len(numbers_D)))
+def rounded(form: Blocks, numbers_D: NDArray[np.float32], key: bytes = b"") -> NDArray[np.float32]:
+    return form.round(torch.from_numpy(numbers_D), key).numpy()
 
 
 def packed(form: Blocks, numbers_D: NDArray[np.float32]) -> bytes:
@@ -70,7 +79,7 @@ def block(form: Blocks, exponent: int, *codes: int) -> bytes:
 @PROPERTY
 @given(size=sizes, seed=seeds, nearest=st.booleans())
 def test_rounded_numbers_come_back(form: Blocks, size: int, seed: int, nearest: bool) -> None:
-    numbers_D = rounded(form, drawn(size, seed), None if nearest else KEY)
+    numbers_D = rounded(form, drawn(size, seed), b"" if nearest else KEY)
     raw = packed(form, numbers_D)
     assert len(raw) == form.length(size)
     assert form.count(len(raw)) == size
@@ -191,7 +200,7 @@ def test_numbers_that_were_not_rounded_are_not_packed(form: Blocks) -> None:
 def test_errors_are_below_a_quantum(form: Blocks, size: int, seed: int, nearest: bool) -> None:
     """Of the least power of two that reaches the largest number of a block, in exact arithmetic."""
     numbers_D = drawn(size, seed)
-    found_D = rounded(form, numbers_D, None if nearest else KEY)
+    found_D = rounded(form, numbers_D, b"" if nearest else KEY)
     assert ordinary(found_D)
     assert not np.signbit(found_D[found_D == 0]).any()
     for first in range(0, size, BLOCK):
@@ -230,7 +239,7 @@ def test_rounded_numbers_stay(form: Blocks, size: int, seed: int) -> None:
 def test_numbers_at_the_edges(form: Blocks, sign: int) -> None:
     most, least = form.most, 2.0**-126
     highest = most * 2.0 ** (form.highest - 126)
-    for key in (None, KEY):
+    for key in (b"", KEY):
         for number, right in (
             (0.0, 0.0),
             (LARGEST, highest),
@@ -268,7 +277,7 @@ def test_numbers_far_below_a_quantum_are_zero() -> None:
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @both
 def test_what_is_not_finite_is_not_rounded(form: Blocks, number: float) -> None:
-    for key in (None, KEY):
+    for key in (b"", KEY):
         with pytest.raises(AssertionError, match="not finite"):
             rounded(form, np.array([1.0, number], np.float32), key)
 

@@ -20,11 +20,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from troth.clip import kernels
+
 # D coordinates, B blocks, C codes of a block
 
 BLOCK = 255
-_BIAS = 126  # of exponents: the least is 2⁻¹²⁶, since no vector holds a smaller number (SPEC C3)
-_SPACING = 0x9E3779B9
+NOT_FINITE = "a gradient that is not finite is none, and is zeros before it comes here"
+NOT_ROUNDED = "only rounded numbers are packed: others would be changed"
+BIAS = 126  # of exponents: the least is 2⁻¹²⁶, since no vector holds a smaller number (SPEC C3)
+FACTORS, SPACING = (0x7FEB352D, 0x846CA68B), 0x9E3779B9
 
 
 class Form(Protocol):
@@ -39,6 +43,14 @@ class Form(Protocol):
 
     def count(self, length: int) -> int:
         """Numbers in so many bytes, if that is what they are."""
+        ...
+
+    def round(self, numbers_D: Tensor, key: bytes = b"") -> Tensor:
+        """Numbers that this form can hold: the nearest, or with a key of 8 public bytes such that their mean stays."""
+        ...
+
+    def round_and_pack(self, numbers_D: Tensor, key: bytes = b"") -> tuple[Tensor, memoryview]:
+        """The same, and their bytes, in one pass."""
         ...
 
     def pack(self, numbers_D: Tensor) -> memoryview:
@@ -61,6 +73,12 @@ class Plain:
 
     def count(self, length: int) -> int:
         return length // 4
+
+    def round(self, numbers_D: Tensor, key: bytes = b"") -> Tensor:
+        return numbers_D
+
+    def round_and_pack(self, numbers_D: Tensor, key: bytes = b"") -> tuple[Tensor, memoryview]:
+        return numbers_D, self.pack(numbers_D)
 
     def pack(self, numbers_D: Tensor) -> memoryview:
         array: NDArray[np.float32] = numbers_D.detach().cpu().contiguous().numpy()
@@ -105,6 +123,10 @@ class Blocks:
 
     def exponents(self, numbers_D: NDArray[np.float32]) -> NDArray[np.int64]:
         """The least exponent for each block, from the bits of its largest number."""
+        if kernels.compiled(len(numbers_D)):
+            from troth.clip import block_kernels
+
+            return block_kernels.exponents(self, numbers_D)
         bits_D = np.abs(numbers_D).view(np.uint32).astype(np.int64)
         largest_B = np.maximum.reduceat(bits_D, np.arange(0, len(bits_D), BLOCK)) if len(bits_D) else bits_D
         exponent_B, mantissa_B = largest_B >> 23, largest_B & 0x7FFFFF
@@ -114,7 +136,26 @@ class Blocks:
 
     def quanta(self, numbers_D: NDArray[np.float32]) -> NDArray[np.float64]:
         """The step from one code to the next, number by number."""
-        return np.repeat(np.ldexp(1.0, self.exponents(numbers_D) - _BIAS), BLOCK)[: len(numbers_D)]
+        return np.repeat(np.ldexp(1.0, self.exponents(numbers_D) - BIAS), BLOCK)[: len(numbers_D)]
+
+    def round(self, numbers_D: Tensor, key: bytes = b"") -> Tensor:
+        array_D = numbers_D.detach().cpu().numpy()
+        if kernels.compiled(len(array_D)):
+            from troth.clip import block_kernels
+
+            found_D = block_kernels.rounded(self, array_D, key)
+        else:
+            found_D = self.rounded(array_D, uniforms(key, 0, len(array_D)) if key else None)
+        return torch.from_numpy(found_D).to(numbers_D.device)
+
+    def round_and_pack(self, numbers_D: Tensor, key: bytes = b"") -> tuple[Tensor, memoryview]:
+        if kernels.compiled(len(numbers_D)):
+            from troth.clip import block_kernels
+
+            found_D, packed = block_kernels.rounded_and_packed(self, numbers_D.detach().cpu().numpy(), key)
+            return torch.from_numpy(found_D).to(numbers_D.device), packed
+        rounded_D = self.round(numbers_D, key)
+        return rounded_D, self.pack(rounded_D)
 
     def rounded(
         self, numbers_D: NDArray[np.float32], uniform_D: NDArray[np.float64] | None = None
@@ -123,7 +164,7 @@ class Blocks:
         from [0, 1), away from zero with a probability that leaves their mean as it is. Those beyond the largest code become that.
 
         What lies below 2⁻²⁴ of a quantum becomes zero, whichever sign it has, and on a machine that flushes such numbers too."""
-        assert np.isfinite(numbers_D).all(), "a gradient that is not finite is none, and is zeros before it comes here"
+        assert np.isfinite(numbers_D).all(), NOT_FINITE
         quanta_D = self.quanta(numbers_D)
         in_quanta_D = numbers_D / quanta_D  # float64, and a power of two: exact
         codes_D = np.rint(in_quanta_D) if uniform_D is None else _away(in_quanta_D, uniform_D)
@@ -132,10 +173,14 @@ class Blocks:
 
     def pack(self, numbers_D: Tensor) -> memoryview:
         array_D = numbers_D.detach().cpu().contiguous().numpy()
+        if kernels.compiled(len(array_D)):
+            from troth.clip import block_kernels
+
+            return block_kernels.pack(self, array_D)
         exponent_B = self.exponents(array_D)
         in_quanta_D = array_D / self.quanta(array_D)
         codes_D = in_quanta_D.astype(self._dtype)
-        assert np.array_equal(codes_D, in_quanta_D), "only rounded numbers are packed: others would be changed"
+        assert np.array_equal(codes_D, in_quanta_D), NOT_ROUNDED
         packed = np.zeros((len(exponent_B), 1 + self._width * BLOCK), np.uint8)
         packed[:, 0] = exponent_B
         codes = np.zeros(len(exponent_B) * BLOCK, self._dtype)
@@ -147,6 +192,10 @@ class Blocks:
         count = self.count(len(view))
         if self.length(count) != len(view):
             return None
+        if kernels.compiled(count):
+            from troth.clip import block_kernels
+
+            return block_kernels.unpack(self, np.frombuffer(view, np.uint8))
         blocks, row = -(-count // BLOCK), 1 + self._width * BLOCK
         packed = np.zeros(blocks * row, np.uint8)
         packed[: len(view)] = np.frombuffer(view, np.uint8)
@@ -156,7 +205,7 @@ class Blocks:
         least = (exponent_B == 0) | (largest_B > self.most // 2)
         if not ((exponent_B <= self.highest) & (largest_B <= self.most) & least).all():
             return None
-        numbers_BC = np.ldexp(codes_BC.astype(np.float64), (exponent_B - _BIAS)[:, None])
+        numbers_BC = np.ldexp(codes_BC.astype(np.float64), (exponent_B - BIAS)[:, None])
         return numbers_BC.astype(np.float32).reshape(-1)[:count]
 
 
@@ -175,16 +224,19 @@ class Code:
 
     def round_row(self, gradient_D: Tensor, key: bytes) -> Tensor:
         """A finite gradient without subnormals as it is committed to; `key` are 8 public random bytes."""
-        if not isinstance(self.rows, Blocks):
-            return gradient_D
-        uniform_D = uniforms(key, 0, len(gradient_D))
-        return torch.from_numpy(self.rows.rounded(gradient_D.detach().cpu().numpy(), uniform_D)).to(gradient_D.device)
+        return self.rows.round(gradient_D, key)
 
     def round_center(self, center_D: Tensor) -> Tensor:
         """An aggregate as it is handed out."""
-        if not isinstance(self.centers, Blocks):
-            return center_D
-        return torch.from_numpy(self.centers.rounded(center_D.detach().cpu().numpy())).to(center_D.device)
+        return self.centers.round(center_D)
+
+    def prepare(self, count: int) -> None:
+        """Load the loops that vectors of so many numbers go through, before a run begins."""
+        if isinstance(self.rows, Blocks) and kernels.compiled(count):
+            from troth.clip import block_kernels
+
+            with kernels.one_at_a_time():
+                block_kernels.load((INT8, INT16))
 
     def quanta(self, center_D: Tensor) -> NDArray[np.float64] | None:
         """Of an aggregate, number by number; None where it is not rounded but as float32 is."""
@@ -196,7 +248,7 @@ class Code:
             return 0.0
         exponent_B = self.centers.exponents(center_D.detach().cpu().numpy())
         count_B = np.diff(np.append(np.arange(0, len(center_D), BLOCK), len(center_D)))
-        return math.sqrt(math.fsum((count_B * np.ldexp(0.25, 2 * (exponent_B - _BIAS))).tolist()))
+        return math.sqrt(math.fsum((count_B * np.ldexp(0.25, 2 * (exponent_B - BIAS))).tolist()))
 
 
 Code.known.update(float32=Code(FLOAT32, FLOAT32, 1), int8=Code(INT8, INT16, BLOCK))
@@ -210,7 +262,7 @@ def uniforms(key: bytes, start: int, stop: int) -> NDArray[np.float64]:
     first, second = np.frombuffer(key[:8], "<u4").astype(np.uint32)
     place_D = np.arange(start, stop, dtype=np.uint64)
     low_D, high_D = place_D.astype(np.uint32), (place_D >> np.uint64(32)).astype(np.uint32)
-    mixed_D = _mixed(_mixed(low_D ^ first) + high_D * np.uint32(_SPACING) + second)
+    mixed_D = _mixed(_mixed(low_D ^ first) + high_D * np.uint32(SPACING) + second)
     return (mixed_D >> np.uint32(8)).astype(np.float64) * 2.0**-24
 
 
@@ -222,6 +274,6 @@ def _away(numbers_D: NDArray[np.float64], uniform_D: NDArray[np.float64]) -> NDA
 
 
 def _mixed(word_D: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    word_D = (word_D ^ word_D >> np.uint32(16)) * np.uint32(0x7FEB352D)
-    word_D = (word_D ^ word_D >> np.uint32(15)) * np.uint32(0x846CA68B)
+    word_D = (word_D ^ word_D >> np.uint32(16)) * np.uint32(FACTORS[0])
+    word_D = (word_D ^ word_D >> np.uint32(15)) * np.uint32(FACTORS[1])
     return word_D ^ word_D >> np.uint32(16)

@@ -421,12 +421,12 @@ def _ready(*vectors: Tensor) -> tuple[Tensor, ...]:
 def prepare(count: int) -> None:
     """Load all loops, if vectors of so many numbers go through them. Some seconds once on a machine, half of one afterwards."""
     if compiled(count):
-        with _one_at_a_time():
+        with one_at_a_time():
             _load_all()
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Iterator[None]:
     """Sixteen peers that start together on a machine: one compiles, and the others find what it has written."""
     with ExitStack() as stack:
         with suppress(OSError, ImportError):  # nothing can be written, or no such locks: each compiles for itself

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_POINTER: Any = numba.types.CPointer(numba.float32)
+_POINTER: Any = numba.types.voidptr
 
 # Sums may be regrouped and products fused, so that they fill a vector unit. NaN and infinity stay what they are.
 REGROUPED = {"reassoc", "contract"}
@@ -57,8 +57,8 @@ _forget_outdated()
 
 
 @intrinsic  # type: ignore[untyped-decorator, unused-ignore]
-def _float32_at(_typing: Any, _address: Any) -> Any:
-    """A pointer to float32 from an address."""
+def _pointer(_typing: Any, _address: Any) -> Any:
+    """A pointer from an address."""
 
     def build(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(_POINTER))
@@ -70,8 +70,15 @@ def _float32_at(_typing: Any, _address: Any) -> Any:
 def numbers_at(address: int, size: int) -> NDArray[np.float32]:
     """The float32 numbers at an address. All input comes this way: rows may lie anywhere, be read-only or many, and one
     compiled loop takes them all."""
-    numbers_D: NDArray[np.float32] = numba.carray(_float32_at(np.uintp(address)), (size,), np.float32)
+    numbers_D: NDArray[np.float32] = numba.carray(_pointer(np.uintp(address)), (size,), np.float32)
     return numbers_D
+
+
+@exact
+def bytes_at(address: int, size: int) -> NDArray[np.uint8]:
+    """The bytes at an address."""
+    raw: NDArray[np.uint8] = numba.carray(_pointer(np.uintp(address)), (size,), np.uint8)
+    return raw
 
 
 # Loops over the bits of float32 numbers, and sums of their squares in a fixed order.

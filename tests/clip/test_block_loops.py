@@ -1,0 +1,208 @@
+"""Every way to code numbers has the bits of the definition, and refuses what it refuses."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tests.clip.nasty import PROPERTY, finite, moderate, seeds
+from tests.clip.test_blocks import KEY, LARGEST, both, drawn, same
+from tests.vectors import codes
+from troth.clip import block_kernels, kernels
+from troth.clip.blocks import BLOCK, INT8, Blocks, Code, uniforms
+from troth.clip.exact import flush_in_place
+
+LEAST = 2.0**-126
+CHUNK = BLOCK << 10
+sizes = st.one_of(st.integers(0, 700), st.sampled_from([0, 1, 254, 255, 256, 509, 510, 511, 5000]))
+
+
+@contextmanager
+def looped(yes: bool = True) -> Iterator[None]:
+    with mock.patch.object(kernels, "compiled", return_value=yes):
+        yield
+
+
+def hostile(size: int, seed: int) -> NDArray[np.float32]:
+    """Block by block one way to be awkward."""
+    chance, numbers_D = np.random.default_rng(seed), np.zeros(size, np.float32)
+    for first in range(0, size, BLOCK):
+        block_C = numbers_D[first : first + BLOCK]
+        block_C[:] = WAYS[chance.integers(len(WAYS))](len(block_C), chance)
+    return numbers_D
+
+
+def among(*numbers: float) -> Callable[[int, np.random.Generator], NDArray[np.float32]]:
+    return lambda size, chance: chance.choice(np.array(numbers, np.float32), size)
+
+
+def one_huge(size: int, chance: np.random.Generator) -> NDArray[np.float32]:
+    numbers_C = moderate(size, int(chance.integers(1 << 20)))
+    numbers_C[chance.integers(size)] = chance.choice([LARGEST, -LARGEST, 1e30])
+    return numbers_C
+
+
+def at_edges(size: int, chance: np.random.Generator) -> NDArray[np.float32]:
+    """Codes and halves of codes of one quantum, and their neighbours: largest codes, ties, and those that lose their exponent."""
+    edges = [0.5, 1.5, 2.5, 62.5, 63, 63.5, 64, 126.5, 127, 127.5, 16383.5, 16384, 32766.5, 32767]
+    numbers_C: NDArray[np.float32] = (chance.choice(edges, size) * 2.0 ** float(chance.integers(-110, 110))).astype(
+        np.float32
+    )
+    numbers_C[1:] *= chance.choice([1, 0.5, 0.25, 0.0], size)[1:]
+    toward_C = chance.choice(np.array([np.inf, 0, -np.inf], np.float32), size)
+    np.copyto(numbers_C, np.nextafter(numbers_C, toward_C), where=chance.random(size) < 0.5)
+    numbers_C *= chance.choice([-1, 1], size)
+    flush_in_place(numbers_C)
+    return numbers_C
+
+
+WAYS: list[Callable[[int, np.random.Generator], NDArray[np.float32]]] = [
+    among(0.0),
+    among(-0.0),
+    among(LARGEST),
+    among(LARGEST, -LARGEST, 2.0**127, LEAST, -0.0),
+    among(LEAST, -LEAST, 2 * LEAST, 3 * LEAST, 0.0),
+    among(127.0, np.nextafter(np.float32(127), np.float32(128)), 2.0**-20, -(2.0**-24), 2.0**-25),
+    among(1.0, -1.0),
+    one_huge,
+    at_edges,
+    lambda size, chance: drawn(size, int(chance.integers(1 << 20))),
+]
+
+
+def by_definition(form: Blocks, numbers_D: NDArray[np.float32], key: bytes) -> tuple[NDArray[np.float32], bytes]:
+    with looped(False):
+        rounded_D = form.rounded(numbers_D, uniforms(key, 0, len(numbers_D)) if key else None)
+        return rounded_D, bytes(form.pack(torch.from_numpy(rounded_D)))
+
+
+def check(form: Blocks, numbers_D: NDArray[np.float32], key: bytes) -> None:
+    """Rounded, packed, both at once, and unpacked."""
+    right_D, raw = by_definition(form, numbers_D, key)
+    with looped():
+        given_D = torch.from_numpy(numbers_D)
+        assert same(form.round(given_D, key).numpy(), right_D)
+        found_D, packed = form.round_and_pack(given_D, key)
+        assert same(found_D.numpy(), right_D)
+        assert packed == raw
+        assert form.pack(found_D) == raw
+        again_D = form.unpack(memoryview(raw))
+        assert again_D is not None
+        assert same(again_D, right_D)
+
+
+@both
+@PROPERTY
+@given(size=sizes, seed=seeds, nearest=st.booleans())
+def test_loops_have_the_bits_of_the_definition(form: Blocks, size: int, seed: int, nearest: bool) -> None:
+    numbers_D = hostile(size, seed)
+    check(form, numbers_D, b"" if nearest else np.random.default_rng(seed).bytes(8))
+    with looped():
+        exponent_B, quanta_D = form.exponents(numbers_D), form.quanta(numbers_D)
+    with looped(False):
+        assert np.array_equal(exponent_B, form.exponents(numbers_D))
+        assert np.array_equal(quanta_D, form.quanta(numbers_D))
+
+
+@both
+@pytest.mark.parametrize("size", [CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 700])
+def test_loops_over_many_chunks(form: Blocks, size: int) -> None:
+    """And of every way to be awkward, some blocks."""
+    for key in (b"", KEY):
+        check(form, hostile(size, size), key)
+
+
+@both
+@PROPERTY
+@given(size=st.integers(1, 600), seed=seeds, wounds=st.integers(1, 3))
+def test_loops_take_and_refuse_the_same_bytes(form: Blocks, size: int, seed: int, wounds: int) -> None:
+    chance, raw = np.random.default_rng(seed), bytearray(by_definition(form, hostile(size, seed), KEY)[1])
+    for _ in range(wounds):
+        raw[chance.integers(len(raw))] = chance.choice([int(chance.integers(256)), 0, 1, 127, 128, 129, 247, 255])
+    for some in (bytes(raw), chance.bytes(len(raw)), bytes(raw[: chance.integers(len(raw))])):
+        with looped(False):
+            right_D = form.unpack(memoryview(some))
+        with looped():
+            found_D = form.unpack(memoryview(b"x" + some)[1:])
+        assert (found_D is None) is (right_D is None)
+        assert found_D is None or right_D is None or same(found_D, right_D)
+
+
+@both
+def test_a_fault_in_any_chunk_is_found(form: Blocks) -> None:
+    numbers_D = moderate(2 * CHUNK + 10, 3)
+    flush_in_place(numbers_D)
+    right_D, raw = by_definition(form, numbers_D, KEY)
+    with looped():
+        for place in (0, CHUNK + 1, 2 * CHUNK + 9):
+            spoilt_D, changed_D, wrong = numbers_D.copy(), right_D.copy(), bytearray(raw)
+            spoilt_D[place] = np.nan
+            changed_D[place] = np.nextafter(np.abs(right_D[place // BLOCK * BLOCK :][:BLOCK]).max(), np.float32(0))
+            wrong[form.length(place // BLOCK * BLOCK)] = 255
+            with pytest.raises(AssertionError, match="not finite"):
+                form.round(torch.from_numpy(spoilt_D), KEY)
+            with pytest.raises(AssertionError, match="only rounded numbers"):
+                form.pack(torch.from_numpy(changed_D))
+            assert form.unpack(memoryview(wrong)) is None
+
+
+@both
+def test_what_is_not_finite_is_not_packed(form: Blocks) -> None:
+    with looped():
+        for number in (np.nan, np.inf, -np.inf, LARGEST):
+            with pytest.raises(AssertionError, match="only rounded numbers"):
+                form.pack(torch.tensor([1.0, number]))
+
+
+@pytest.mark.parametrize("place", [0, 5, (1 << 32) - 300, (1 << 32) - 255, (1 << 32) - 1, 1 << 32, (3 << 32) - 77])
+def test_chance_goes_by_the_coordinate(place: int) -> None:
+    """Also where 2³² coordinates end within a block."""
+    numbers_D = drawn(700, 3)
+    right_D = INT8.rounded(numbers_D, uniforms(KEY, place, place + 700))
+    assert same(block_kernels.rounded(INT8, numbers_D, KEY, place), right_D)
+
+
+@both
+def test_vectors_lie_anywhere(form: Blocks) -> None:
+    numbers_D = finite(1500, 8)
+    flush_in_place(numbers_D)
+    right_D, raw = by_definition(form, numbers_D[::3].copy(), KEY)
+    with looped():
+        found_D, packed = form.round_and_pack(torch.from_numpy(numbers_D)[::3], KEY)
+        assert same(found_D.numpy(), right_D)
+        assert packed == raw
+        assert form.pack(torch.from_numpy(np.repeat(right_D, 3))[::3]) == raw
+
+
+def test_threads_change_no_bit() -> None:
+    before, numbers_D = torch.get_num_threads(), torch.from_numpy(hostile(4 * CHUNK, 6))
+    found: list[tuple[Tensor, memoryview]] = []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(INT8.round_and_pack(numbers_D, KEY))
+    finally:
+        torch.set_num_threads(before)
+    for row_D, packed in found[1:]:
+        assert torch.equal(row_D.view(torch.int32), found[0][0].view(torch.int32))
+        assert packed == found[0][1]
+
+
+def test_golden_vectors_by_loops() -> None:
+    with looped(False):
+        right = codes()
+    with looped():
+        assert codes() == right
+
+
+def test_loops_are_loaded_once() -> None:
+    with looped():
+        Code.known["int8"].prepare(1)
+        Code.known["float32"].prepare(1)
