@@ -82,6 +82,11 @@ def check_bounds(options: object, error: type[OperatorError]) -> None:
             raise error(f"`{one.name}` must be a positive number, got {value:g}")
 
 
+def check_outer(outer: float, local_steps: int, error: type[OperatorError]) -> None:
+    if outer != 1 and local_steps == 1:
+        raise error("`outer` needs `local_steps` above 1: for a single one, change `rate`")
+
+
 # Options of every run, simulated or real
 
 Steps = Annotated[int | None, Option("How many steps. Default: the task's.", least=1)]

@@ -27,7 +27,14 @@ def manifest_of(scenario: Scenario, steps: int, content_every: int | None = None
     """The manifest under which this scenario's peers found their run."""
     identities = [Identity.from_secret(derive(scenario.seed, "identity", k)) for k in range(scenario.peers)]
     founders = [Founder(f"peer{k}", one.peer, f"127.0.0.1:{7000 + k}") for k, one in enumerate(identities)]
-    options = ManifestOptions(steps=steps, seed=scenario.seed, byzantine=scenario.byzantine)
+    options = ManifestOptions(
+        steps=steps,
+        seed=scenario.seed,
+        byzantine=scenario.byzantine,
+        optimizer=scenario.optimizer,
+        local_steps=scenario.local_steps,
+        outer=scenario.outer,
+    )
     made = build_manifest(str(scenario.task), founders, options).manifest
     made = dataclasses.replace(made, nonce=derive(scenario.seed, "run"))
     if scenario.probation:

@@ -69,6 +69,27 @@ def test_steps_of_all_kinds_are_made_again(attack: str, tmp_path: Path) -> None:
     assert report.retraced == report.counts[Check.RECORDS] > 3
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_walks_of_local_steps_are_made_again(optimizer: str, tmp_path: Path) -> None:
+    """[R2, E5] From states in the folder, which hold the rate, and updates with that of all steps."""
+    scenario = Scenario(
+        task="quadratic:dimension=30",
+        optimizer=optimizer,
+        local_steps=4,
+        outer=0.5,
+        peers=5,
+        byzantine=1,
+        attack_start=2,
+        steps=8,
+    )
+    manifest = witnessed(tmp_path / "peer", scenario)
+    report = audit(tmp_path / "peer", manifest, AuditOptions(sample=6))
+    assert_right(report)
+    assert report.counts[Check.GRADIENTS] == 6
+    assert report.counts[Check.UPDATES]
+    assert report.counts[Check.BANS] == 1
+
+
 @pytest.mark.long
 def test_probation_is_made_again_with_its_misses(tmp_path: Path) -> None:
     """[J5, J7] Who worked, who missed and who came in follows from what members listed, also in attempts that were repeated. A

@@ -39,6 +39,8 @@ class NewOptions(TypedDict, total=False):
     rate: float | None
     schedule: str
     warmup: int
+    local_steps: int
+    outer: float
     seed: int
     initial_state: Path | None  # a checkpoint, a peer's folder, or a model, to begin from
     continues: Path | None  # manifest of the run that it comes from: then its members' signatures go along

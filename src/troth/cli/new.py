@@ -72,7 +72,9 @@ def _print(path: Path, built: "BuiltManifest") -> None:
     typer.echo(f"Run {manifest.run.id.hex()[:8]}, in full {manifest.run.id.hex()}")
     if built.origin is not None:
         typer.echo("\n".join(_continuation(manifest, built.origin)))
-    typer.echo(f"A gradient took {duration(built.gradient_s)} here; members have {timeouts.compute:g} s for it.")
+    local_steps = built.manifest.parameters.local_steps
+    work = "A gradient" if local_steps == 1 else f"{local_steps} gradients, as many as there are local steps,"
+    typer.echo(f"{work} took {duration(built.gradient_s)} here; members have {timeouts.compute:g} s for it.")
     typer.echo("\n" + "\n".join([*Resilience.of(manifest.run).sentences(), *_warnings(built)]))
     typer.echo("\n" + "\n".join(StepCost.of(manifest).sentences()))
     typer.echo("\nNext: send to everybody, to put into one folder (there is no secret in it):\n")

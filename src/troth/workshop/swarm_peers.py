@@ -363,9 +363,7 @@ class LiarFactory(RehearsalFactory):
 
     def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
         self._coalition.layout = problem.layout
-        return _LyingWork(problem, manifest.make_optimizer(), manifest.rates(), tools).lie(
-            self._coalition, self._number
-        )
+        return manifest.work_like(_LyingWork, problem, tools).lie(self._coalition, self._number)
 
     def ahead(self, work: TrainingWork, allowed_s: Callable[[], float]) -> GradientsAhead:
         return GradientsAhead(work)  # nothing is begun: what it contributes is not what `gradient_now` computes
@@ -400,10 +398,13 @@ class _LyingWork(TrainingWork):
         return self
 
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
-        batch = self._coalition.batch(step, self.problem.task, self.problem.batch(seed), self._number)
-        losses_P, own_BD = self.problem.gradients(training.parameters_D, [batch])
-        self.loss = float(losses_P[0])
-        own_BD = torch.stack([finite_or_zero(own_BD[0])])
+        def own(parameters_D: Tensor, seed: Seed) -> Tensor:
+            batch = self._coalition.batch(step, self.problem.task, self.problem.batch(seed), self._number)
+            losses_P, gradients_PD = self.problem.gradients(parameters_D, [batch])
+            self.loss = float(losses_P[0])
+            return finite_or_zero(gradients_PD[0])
+
+        own_BD = self.walk(training, seed, own)[None]
         honest_HD = own_BD
         if self._coalition.active(step) and self._coalition.attack_of(self._number).needs_honest:
             batches = [self.problem.batch(Seed(derive(seed, "stand-in", k))) for k in range(_STAND_INS)]

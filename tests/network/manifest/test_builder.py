@@ -12,7 +12,7 @@ from troth.crypto import PeerId
 from troth.errors import OperatorError
 from troth.network.manifest.builder import build_manifest, task_beside
 from troth.network.manifest.files import mismatches
-from troth.network.manifest.manifest import Founder, least_memory
+from troth.network.manifest.manifest import Founder, Manifest, least_memory
 from troth.network.manifest.options import ManifestOptions
 from troth.network.manifest.toml import ManifestError
 from troth.protocol.broadcast.timeouts import Timeouts
@@ -87,6 +87,18 @@ def test_times_are_generous_and_memory_grows_with_the_model(monkeypatch: pytest.
         4.0,
         1.0,
     )
+
+
+def test_local_steps_take_as_many_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R2, Q8]"""
+    monkeypatch.setattr("troth.network.manifest.builder._gradient_s", lambda _problem: 1.0)
+    built = build_manifest(SPEC, FOUNDERS, ManifestOptions(local_steps=8, outer=0.5))
+    assert (built.gradient_s, built.manifest.timeouts.compute) == (8.0, 80.0)
+    assert (built.manifest.parameters.local_steps, built.manifest.outer) == (8, 0.5)
+    assert Manifest.from_bytes(built.manifest.to_toml().encode()) == built.manifest
+    assert not {"local_steps", "outer"} & {*build_manifest(SPEC, FOUNDERS).manifest.to_toml().split()}
+    with pytest.raises(ManifestError, match="`outer` needs `local_steps` above 1"):
+        build_manifest(SPEC, FOUNDERS, ManifestOptions(outer=0.5))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

@@ -63,6 +63,16 @@ def test_the_signed_state_goes_on_with_its_optimizer_or_another(old: Manifest) -
 
 
 @pytest.mark.usefixtures("old")
+def test_a_run_goes_on_with_local_steps_and_its_own_rate() -> None:
+    """[R2, E4] The state that members signed holds none, or that of their schedule."""
+    troth.new("new.toml", TASK, FOUNDERS, steps=3, local_steps=4, rate=0.25, initial_state=FOLDER, continues=OLD)
+    first, signed = first_of(Manifest.load(Path("new.toml"))), load_file(newest())
+    assert torch.equal(first.optimizer["momentum"], signed["optimizer.momentum"])
+    assert first.optimizer["rate"].tolist() == [0.25]
+    assert "optimizer.rate" not in signed
+
+
+@pytest.mark.usefixtures("old")
 def test_a_state_on_the_way_goes_on_too_if_members_signed_it() -> None:
     """The newest one that enough have signed, where the last record has no signatures yet."""
     journal = max(FOLDER.glob("journal/steps-*.jsonl"))

@@ -38,5 +38,8 @@ def test_every_line_has_a_formula_and_a_figure() -> None:
     assert [row.split("  ")[2].strip() for row in rows] == ["sent, received", "time", "memory", "disk"]
     assert rows[0].split("   ")[-1].strip().startswith("sent, received  67 MB of gradients = 4·D·(2n − m − 2)/(n − m)")
     assert "26.7 s at 20, 5.3 s at 100, 533 ms at 1,000 Mbit/s" in rows[1]
+    walking = replace(cost(10_000_000), local_steps=8)
+    assert walking.sentences()[0].startswith("A quiet step, of 8 local ones, with n = 4 members")
+    assert "520 MB = 4·D·(3s + 7)" in walking.sentences()[3]
     alone = replace(cost(1000), members=1, auditors=0)
     assert len(alone.sentences()) == 3, "nobody to send to"

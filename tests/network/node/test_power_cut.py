@@ -70,10 +70,13 @@ def _started(raw: bytes, folder: Path) -> Iterator[tuple[list[BaseProcess], list
 
 
 @pytest.mark.long
-def test_after_a_power_cut_for_all_the_run_goes_on_from_the_last_certified_record(tmp_path: Path) -> None:
-    """[B5, B6] Nobody saved the model: each makes it again from its aggregates, and no update is lost."""
+@pytest.mark.parametrize("local_steps", [1, 4])
+def test_after_a_power_cut_for_all_the_run_goes_on_from_the_last_certified_record(
+    tmp_path: Path, local_steps: int
+) -> None:
+    """[B5, B6, R2] Nobody saved the model: each makes it again from its aggregates, and no update is lost."""
     founders = tuple(Founder(f"peer{k}", one.peer, free_address()) for k, one in enumerate(IDS))
-    options = ManifestOptions(steps=STEPS, delta_s=2.0, compute_s=5.0, bulk_s=2.0)
+    options = ManifestOptions(steps=STEPS, delta_s=2.0, compute_s=5.0, bulk_s=2.0, local_steps=local_steps)
     manifest = build_manifest("quadratic:dimension=4096", founders, options).manifest
     parameters = dataclasses.replace(manifest.parameters, content_every=EVERY)
     raw = dataclasses.replace(manifest, parameters=parameters).to_toml().encode()

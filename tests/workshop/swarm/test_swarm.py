@@ -88,6 +88,26 @@ def test_processes_and_the_simulator_agree_on_the_same_records(rehearsed: Swarm)
     assert rehearsed.agreement
 
 
+@pytest.mark.long
+def test_processes_and_the_simulator_agree_on_walks_of_local_steps(tmp_path: Path) -> None:
+    """[R2, D1] Gradients are begun ahead, audited and lied about in processes of their own."""
+    plan = SwarmPlan(peers=5, byzantine=1, attack_start=3, seed=3)
+    plain = rehearsal(plan, "quadratic:dimension=40", steps=12, delta_s=1.0)
+    parameters = dataclasses.replace(plain.parameters, local_steps=4)
+    manifest = dataclasses.replace(plain, parameters=parameters, outer=0.5)
+    with Swarm(plan, manifest, tmp_path) as swarm:
+        assert swarm.follow(most_s=PATIENCE_S), f"only {swarm.seen.events.keys()}; {swarm.seen.notes}"
+    assert {swarm.seen.ended[number].how for number in swarm.honest} == {"done"}
+    options = {"byzantine": 1, "attack_start": 3, "local_steps": 4, "outer": 0.5}
+    scenario = Scenario(task="quadratic:dimension=40", peers=5, steps=12, seed=3, **options)  # type: ignore[arg-type]
+    simulation = ProtocolSimulation(scenario, run=manifest.run)
+    for _ in simulation.steps():
+        pass
+    seen = swarm.seen.records[swarm.witness]
+    assert [_untimed(seen[step]) for step in sorted(seen)] == [_untimed(raw) for raw in simulation.trace]
+    assert {ban.peer for ban in simulation.bans} == {*plan.liars}
+
+
 def _agreed(event: Stepped) -> Stepped:
     """What is agreed on; without what one peer measured."""
     nothing = Stepped(step=0, updates=0, of=0, members=0)

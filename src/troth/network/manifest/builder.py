@@ -17,6 +17,7 @@ from troth.network.manifest.files import code_files, data_digests, data_files
 from troth.network.manifest.manifest import Founder, Manifest, least_memory
 from troth.network.manifest.options import ManifestOptions
 from troth.network.manifest.toml import MOST_DATA_FILES, ManifestError
+from troth.options import check_outer
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.door import AUDITS, least_probation, usual_slots
 from troth.protocol.core.run import Parameters, RunError, most_byzantine, usual_content_every
@@ -54,7 +55,7 @@ class BuiltManifest:
     """A manifest, and what was found out while it was built."""
 
     manifest: Manifest
-    gradient_s: float  # that one gradient took on this machine
+    gradient_s: float  # that one gradient, or those of the local steps, took on this machine
     initial_state: bytes | None = None  # for the file beside the manifest
     origin: Origin | None = None
     code: tuple[Path, ...] = ()  # files that everybody needs beside the manifest
@@ -86,10 +87,11 @@ def build_manifest(
             f"of it; take at most {problem.size}, or a larger model"
         )
     _check_probation(options, len(founders), problem.size)
+    check_outer(options.outer, options.local_steps, ManifestError)
     on_stage("checking that the task gives the same bits twice")
     check_pure(made, problem)
     on_stage("measuring how long a gradient takes")
-    gradient_s = _gradient_s(problem)
+    gradient_s = _gradient_s(problem) * options.local_steps
     on_stage("hashing the data")
     manifest = Manifest(
         name=_or(options.name, PurePosixPath(parse_spec(task)[0]).name),
@@ -105,6 +107,7 @@ def build_manifest(
         rate=_or(options.rate, made.rate),
         schedule=options.schedule,
         warmup=options.warmup,
+        outer=options.outer,
         seed=options.seed,
         parameters=_parameters(made, options, len(founders), problem.size, origin),
         founders=tuple(founders),
@@ -177,6 +180,7 @@ def _parameters(task: Task, options: ManifestOptions, founders: int, size: int, 
             content_every=usual_content_every(size),
             probation=options.probation,
             slots=usual_slots(options.probation),
+            local_steps=options.local_steps,
         )
         return made if origin is None else _kept(origin.manifest.parameters, made)
     except RunError as error:

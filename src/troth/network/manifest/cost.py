@@ -31,6 +31,7 @@ class StepCost:
     auditors: int
     size: int
     vectors: int  # of model and optimizer
+    local_steps: int = 1
 
     @classmethod
     def of(cls, manifest: Manifest) -> "StepCost":
@@ -38,7 +39,7 @@ class StepCost:
         state = manifest.make_optimizer().start(torch.zeros(_PROBE))
         vectors = 1 + sum(tensor.numel() for tensor in state.values()) // _PROBE
         auditors = effective_validators(members, manifest.parameters.validators)
-        return cls(members, auditors, manifest.parameters.size, vectors)
+        return cls(members, auditors, manifest.parameters.size, vectors, manifest.parameters.local_steps)
 
     @property
     def vector(self) -> int:
@@ -57,7 +58,12 @@ class StepCost:
 
     @property
     def memory(self) -> int:
-        return self.vector * (self.vectors + _IN_MEMORY)
+        return self.vector * (self.vectors + _IN_MEMORY + self.walk)
+
+    @property
+    def walk(self) -> int:
+        """Vectors of a walk of local steps: model and optimizer before and after a step, and the sum of gradients."""
+        return 0 if self.local_steps == 1 else 2 * self.vectors + 1
 
     @property
     def disk(self) -> int:
@@ -74,9 +80,10 @@ class StepCost:
         numbers = (
             f"n = {n} members of whom m = {m} audit, D = {self.size:,} parameters, s = {self.vectors} vectors of D"
         )
+        memory = f"4·D·(s + {_IN_MEMORY})" if self.local_steps == 1 else f"4·D·(3s + {_IN_MEMORY + 1})"
         log = f"a journal of {_STEPS_KEPT:,} steps of up to {_WRITTEN}·n² bytes, and 30 MB of log"
         rows = {
-            "memory": f"{in_bytes(self.memory)} = 4·D·(s + {_IN_MEMORY}), beside half a gigabyte of PyTorch's own",
+            "memory": f"{in_bytes(self.memory)} = {memory}, beside half a gigabyte of PyTorch's own",
             "disk": f"{in_bytes(self.disk)} = 4·D·({_CHECKPOINTS}s + {_ON_DISK}), {log}",
         }
         if n > 1:
@@ -86,7 +93,8 @@ class StepCost:
                 f"and {in_bytes(self.announced)} of announcements = n² KB",
                 "time": f"beside computing and distance: {times} Mbit/s, each way",
             } | rows
-        first = f"A quiet step, with {numbers} in model and optimizer, costs each member about"
+        step = "A quiet step" if self.local_steps == 1 else f"A quiet step, of {self.local_steps} local ones"
+        first = f"{step}, with {numbers} in model and optimizer, costs each member about"
         return [first, *(f"    {name:<15} {words}" for name, words in rows.items())]
 
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from math import isfinite
 from os import PathLike
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import torch
@@ -58,6 +58,8 @@ from troth.training.work import Training, TrainingWork
 #
 # All keys and values here are hashed. A change makes the same plan another run.
 
+W = TypeVar("W", bound=TrainingWork)
+
 Plain = dict[str, Any]  # JSON can hold it exactly: fractions are hexadecimal
 _FIELDS = {  # by section, in an order to report them in
     "name": ("name",),
@@ -66,9 +68,10 @@ _FIELDS = {  # by section, in an order to report them in
     "task code": ("code", "code_files"),
     "data": ("data", "data_where", "data_files"),
     "initialisation": ("seed", "initial_state", "continues"),
-    "training options": ("steps", "optimizer", "rate", "schedule", "warmup"),
+    "training options": ("steps", "optimizer", "rate", "schedule", "warmup", "outer"),
 }
-_IF_GIVEN = ("code_files", "continues")  # a run without them has the name that it had before there were such fields
+# A run without them has the name that it had before there were such fields.
+_UNLESS = {"code_files": (), "continues": None, "outer": 1.0}
 
 
 def description(manifest: "Manifest") -> bytes:
@@ -96,7 +99,7 @@ def description(manifest: "Manifest") -> bytes:
 def _sections(manifest: "Manifest") -> dict[str, Plain]:
     """Every field, once."""
     plain = {
-        section: {name: _plain(value) for name in names if (value := getattr(manifest, name)) or name not in _IF_GIVEN}
+        section: {name: _plain(value) for name in names if (value := getattr(manifest, name)) != _UNLESS.get(name, ...)}
         for section, names in _FIELDS.items()
     }
     founders = [
@@ -206,6 +209,7 @@ class Manifest:
     timeouts: Timeouts = field(default=Timeouts(delta=2.0, compute=5.0, bulk=5.0, stretch=STRETCH))  # lower bounds
     schedule: str = "cosine"
     warmup: int = 0
+    outer: float = 1.0  # of the rate of the aggregate's step, times that of the local steps
     seed: int = 0  # of the initial parameters
     initial_state: Digest | None = None  # of the state that the run begins from, if not from the seed
     continues: Digest | None = None  # the run whose members signed that state, if any
@@ -264,6 +268,7 @@ class Manifest:
                 timeouts=Timeouts(limits.delta_s, limits.compute_s, limits.bulk_s, limits.memory_bytes, limits.stretch),
                 schedule=training.schedule,
                 warmup=training.warmup,
+                outer=training.outer,
                 seed=training.seed,
                 initial_state=None if training.initial_state is None else _unhex(training.initial_state),
                 continues=None if training.continues is None else _unhex(training.continues),
@@ -307,6 +312,7 @@ class Manifest:
                 rate=self.rate,
                 schedule=self.schedule,
                 warmup=self.warmup,
+                outer=self.outer,
                 seed=self.seed,
                 initial_state=None if self.initial_state is None else self.initial_state.hex(),
                 continues=None if self.continues is None else self.continues.hex(),
@@ -364,7 +370,12 @@ class Manifest:
         return Problem(task, device=self.device, one_by_one=self.one_by_one, lanes_for=len(self.founders))
 
     def work(self, problem: Problem, tools: Primitives) -> TrainingWork:
-        return TrainingWork(problem, self.make_optimizer(), self.rates(), tools)
+        return self.work_like(TrainingWork, problem, tools)
+
+    def work_like(self, kind: type[W], problem: Problem, tools: Primitives) -> W:
+        """A peer's work of this kind, with the run's options."""
+        local_steps = self.parameters.local_steps
+        return kind(problem, self.make_optimizer(), self.rates(), tools, local_steps=local_steps, outer=self.outer)
 
     def first_state(self, work: TrainingWork) -> State[Training]:
         """The state before the first step; a model made from the seed is that of a simulation with this seed."""
@@ -374,6 +385,7 @@ class Manifest:
             training = read_initial_state(work, self.folder, self.initial_state)
             if self.continues is not None:
                 check_origin(self.folder, self.initial_state, self.continues, training)
+            training = work.begin(training)
         return State.first(self.run, training, work.digest(training))
 
     @property
@@ -394,6 +406,7 @@ class Manifest:
         normal = {
             "founders": tuple(sorted(self.founders, key=lambda founder: founder.key)),
             "rate": float(self.rate),
+            "outer": float(self.outer),
             "parameters": msgspec.convert(dataclasses.asdict(self.parameters), Parameters),
             "timeouts": msgspec.convert(dataclasses.asdict(self.timeouts), Timeouts),
         }
@@ -483,8 +496,9 @@ def _check_numbers(manifest: Manifest) -> None:
     for entry, seconds in (("delta_s", timeouts.delta), ("compute_s", timeouts.compute), ("bulk_s", timeouts.bulk)):
         if not 0 < seconds <= _MOST_SECONDS:
             raise ManifestError(f"timeouts.{entry} must be above 0 and at most {_MOST_SECONDS:g}, got {seconds:g}")
-    if not (manifest.rate > 0 and isfinite(manifest.rate)):
-        raise ManifestError(f"training.rate must be a positive number, got {manifest.rate:g}")
+    for entry, value in (("rate", manifest.rate), ("outer", manifest.outer)):
+        if not (value > 0 and isfinite(value)):
+            raise ManifestError(f"training.{entry} must be a positive number, got {value:g}")
     for entry, number, least, most in (
         ("timeouts.stretch", timeouts.stretch, 1, _MOST_STRETCH),
         ("timeouts.memory_bytes", timeouts.memory, least_memory(size), _MOST_MEMORY),

@@ -6,8 +6,10 @@ from typing import Annotated, Final, Literal
 
 from troth.options import (
     BeyondGuarantee,
+    LocalSteps,
     OptimizerSpec,
     Option,
+    Outer,
     Rate,
     ScheduleName,
     Steps,
@@ -71,6 +73,8 @@ class ManifestOptions:
     rate: Rate = None
     schedule: ScheduleName = "cosine"
     warmup: Warmup = 0
+    local_steps: LocalSteps = 1
+    outer: Outer = 1.0
     device: Annotated[Literal["cpu", "cuda"], Option("Where members compute gradients.")] = "cpu"
     one_by_one: Annotated[bool, Option("Never compute several gradients in one call.")] = False
     delta_s: Annotated[

@@ -59,6 +59,7 @@ class TrainingSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     rate: float
     schedule: str = "cosine"
     warmup: int = 0
+    outer: float = 1.0
     seed: int = 0
     initial_state: Hex32 | None = None
     continues: Hex32 | None = None
@@ -82,6 +83,7 @@ class ProtocolSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     slots: int = Parameters.slots
     ticket_bits: int = Parameters.ticket_bits
     rekey_every: int = Parameters.rekey_every
+    local_steps: int = Parameters.local_steps
 
 
 class TimeoutsSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -134,6 +136,7 @@ _COMMENTS = {
     "data.digest": "of the task's data files and of a few batches",
     "data.where": "where people get them",
     "training.warmup": "steps until the full rate",
+    "training.outer": "factor of the rate of the aggregate's step, times that of the local steps",
     "training.seed": "seed of the initial parameters",
     "training.continues": "the run that this state comes from: its members' signatures are in the .json file beside it",
     "training.initial_state": "digest of model and optimizer to begin from: the file initial-state-… beside this one",
@@ -152,6 +155,7 @@ _COMMENTS = {
     "protocol.slots": "strangers on probation at a time",
     "protocol.ticket_bits": "work in a stranger's ticket: 2 to this power hashes",
     "protocol.rekey_every": "updates between changes of the keys that sign records; old ones are erased",
+    "protocol.local_steps": "gradients that a contribution is the mean of",
     "timeouts.delta_s": "for a message between honest peers",
     "timeouts.compute_s": "for a gradient, an audit, a trial",
     "timeouts.bulk_s": "for the model's parts on their way",
@@ -170,6 +174,9 @@ _SECTIONS = {
     "founder": "Founders: name, public key ('troth key show'), and host:port, or \"\" for a peer that only dials out;\n"
     "# maybe a key for the first records ('troth key records'), which is erased then.",
 }
+
+
+_LEFT_OUT = ("tau_least", "tau_most", "rekey_every", "local_steps")  # where they are as usual
 
 
 def read(raw: bytes) -> RunFile:
@@ -195,7 +202,7 @@ def write(file: RunFile, summary: Sequence[str] = ()) -> str:
     lines += [""] if summary else []
     for name in ("format", "name", "nonce"):
         lines.append(_line(name, getattr(file, name), _COMMENTS[name]))
-    usual = {name: getattr(Parameters, name) for name in ("tau_least", "tau_most", "rekey_every")}
+    usual: dict[str, float] = {name: getattr(Parameters, name) for name in _LEFT_OUT} | {"outer": 1.0}
     for section in ("task", "data", "training", "protocol", "timeouts"):
         lines += ["", f"# {_SECTIONS[section]}", f"[{section}]"]
         for name, value in msgspec.structs.asdict(getattr(file, section)).items():

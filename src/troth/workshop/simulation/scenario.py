@@ -32,6 +32,7 @@ from troth.options import (
     Validators,
     Warmup,
     check_bounds,
+    check_outer,
 )
 from troth.plugins import PluginKind, blamed, find, in_one_line, made, name_of
 from troth.protocol.core.run import most_byzantine
@@ -460,8 +461,7 @@ def _check_protocol_options(scenario: Scenario) -> None:
         raise ScenarioError(f"`tau_auto` must be at most 0.5 (more runs away under attack), got {scenario.tau_auto:g}")
     if scenario.deviation is not None and scenario.deviation >= 0.2:
         raise ScenarioError(f"`deviation` must be below 0.2, got {scenario.deviation:g}: use one class instead")
-    if scenario.outer != 1 and scenario.local_steps == 1:
-        raise ScenarioError("`outer` needs `local_steps` above 1: for a single one, change `rate`")
+    check_outer(scenario.outer, scenario.local_steps, ScenarioError)
     if is_rule and scenario.local_steps > 1:
         raise ScenarioError(f"`local_steps` is the protocol's: use `defence` {TROTH}")
     _check_machines(scenario)
