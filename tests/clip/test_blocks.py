@@ -1,8 +1,9 @@
-"""Blocks of codes: every rule of the format and of rounding, against integers, for the definition and for compiled loops."""
+"""Blocks of codes: every rule of the format and of rounding, against integers, for the definition, compiled loops and devices."""
 
 import math
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from unittest import mock
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.clip.nasty import PROPERTY, finite, moderate, seeds
-from troth.clip import kernels
+from troth.clip import blocks, kernels
 from troth.clip.blocks import BLOCK, FLOAT32, INT8, INT16, Blocks, Code, uniforms
 from troth.clip.exact import flush_in_place, ordinary
 
@@ -25,9 +26,17 @@ both = pytest.mark.parametrize("form", [INT8, INT16], ids=lambda form: form.name
 sizes = st.one_of(st.integers(1, 700), st.sampled_from([1, 254, 255, 256, 509, 510, 511, 765, 5000]))
 
 
-@pytest.fixture(autouse=True, scope="module", params=[False, True], ids=["definition", "loops"])
+@pytest.fixture(autouse=True, scope="module", params=["definition", "loops", "tensors"])
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
-    with mock.patch.object(kernels, "compiled", return_value=request.param):
+    with coded_by(request.param):
+        yield
+
+
+@contextmanager
+def coded_by(way: str) -> Iterator[None]:
+    """The definition, compiled loops, or the operations for devices, here on CPU tensors."""
+    loops = mock.patch.object(kernels, "compiled", return_value=way == "loops")
+    with loops, mock.patch.object(blocks, "elsewhere", return_value=way == "tensors"):
         yield
 
 

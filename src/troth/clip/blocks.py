@@ -7,8 +7,8 @@ bytes and back. Numbers are *rounded* once, to such as blocks can hold, and *pac
 Each such vector has one form: the least exponent that its largest number allows. What comes from a peer in another form is
 malformed, or an owner could choose its own rounding by writing large exponents.
 
-The functions here are the readable definition. Large vectors go through compiled loops with the same bits, or stay on their
-device.
+The functions here are the readable definition. Large vectors go through compiled loops with the same bits (`block_loops`), and
+those of a device stay there (`block_tensors`).
 """
 
 import math
@@ -61,6 +61,10 @@ class Form(Protocol):
         """The numbers, if that is their one form; else None. Not to be written to."""
         ...
 
+    def unpack_to(self, view: memoryview, device: torch.device) -> Tensor | None:
+        """The same on a device; what crosses are the bytes."""
+        ...
+
 
 @dataclass(frozen=True)
 class Plain:
@@ -87,6 +91,9 @@ class Plain:
     def unpack(self, view: memoryview) -> NDArray[np.float32]:
         array_D = np.frombuffer(view, "<f4")
         return array_D if array_D.flags.aligned else array_D.copy()  # a sender may choose a place between two numbers
+
+    def unpack_to(self, view: memoryview, device: torch.device) -> Tensor:
+        return torch.tensor(self.unpack(view), device=device)
 
 
 @dataclass(frozen=True)
@@ -121,8 +128,14 @@ class Blocks:
         whole, rest = divmod(length, self._width * BLOCK + 1)
         return whole * BLOCK + max(0, rest - 1) // self._width
 
-    def exponents(self, numbers_D: NDArray[np.float32]) -> NDArray[np.int64]:
+    def exponents(self, numbers_D: NDArray[np.float32] | Tensor) -> NDArray[np.int64]:
         """The least exponent for each block, from the bits of its largest number."""
+        if isinstance(numbers_D, Tensor):
+            if elsewhere(numbers_D.device):
+                from troth.clip import block_tensors
+
+                return block_tensors.exponents(self, numbers_D).cpu().numpy().astype(np.int64)
+            numbers_D = numbers_D.detach().numpy()
         if kernels.compiled(len(numbers_D)):
             from troth.clip import block_kernels
 
@@ -134,26 +147,33 @@ class Blocks:
         found: NDArray[np.int64] = np.clip(exponent_B - (self.bits - 1) + ~fits, 0, self.highest)
         return found
 
-    def quanta(self, numbers_D: NDArray[np.float32]) -> NDArray[np.float64]:
+    def quanta(self, numbers_D: NDArray[np.float32] | Tensor) -> NDArray[np.float64]:
         """The step from one code to the next, number by number."""
         return np.repeat(np.ldexp(1.0, self.exponents(numbers_D) - BIAS), BLOCK)[: len(numbers_D)]
 
     def round(self, numbers_D: Tensor, key: bytes = b"") -> Tensor:
-        array_D = numbers_D.detach().cpu().numpy()
+        if elsewhere(numbers_D.device):
+            from troth.clip import block_tensors
+
+            return block_tensors.coded(self, numbers_D, key)[0]
+        array_D = numbers_D.detach().numpy()
         if kernels.compiled(len(array_D)):
             from troth.clip import block_kernels
 
-            found_D = block_kernels.rounded(self, array_D, key)
-        else:
-            found_D = self.rounded(array_D, uniforms(key, 0, len(array_D)) if key else None)
-        return torch.from_numpy(found_D).to(numbers_D.device)
+            return torch.from_numpy(block_kernels.rounded(self, array_D, key))
+        return torch.from_numpy(self.rounded(array_D, uniforms(key, 0, len(array_D)) if key else None))
 
     def round_and_pack(self, numbers_D: Tensor, key: bytes = b"") -> tuple[Tensor, memoryview]:
+        if elsewhere(numbers_D.device):
+            from troth.clip import block_tensors
+
+            rounded_D, raw = block_tensors.coded(self, numbers_D, key)
+            return rounded_D, raw.cpu().numpy().data
         if kernels.compiled(len(numbers_D)):
             from troth.clip import block_kernels
 
-            found_D, packed = block_kernels.rounded_and_packed(self, numbers_D.detach().cpu().numpy(), key)
-            return torch.from_numpy(found_D).to(numbers_D.device), packed
+            array_D, packed = block_kernels.rounded_and_packed(self, numbers_D.detach().numpy(), key)
+            return torch.from_numpy(array_D), packed
         rounded_D = self.round(numbers_D, key)
         return rounded_D, self.pack(rounded_D)
 
@@ -172,7 +192,11 @@ class Blocks:
         return (found + 0.0).astype(np.float32)  # no negative zero
 
     def pack(self, numbers_D: Tensor) -> memoryview:
-        array_D = numbers_D.detach().cpu().contiguous().numpy()
+        if elsewhere(numbers_D.device):
+            from troth.clip import block_tensors
+
+            return block_tensors.pack(self, numbers_D).cpu().numpy().data
+        array_D = numbers_D.detach().numpy()
         if kernels.compiled(len(array_D)):
             from troth.clip import block_kernels
 
@@ -208,6 +232,14 @@ class Blocks:
         numbers_BC = np.ldexp(codes_BC.astype(np.float64), (exponent_B - BIAS)[:, None])
         return numbers_BC.astype(np.float32).reshape(-1)[:count]
 
+    def unpack_to(self, view: memoryview, device: torch.device) -> Tensor | None:
+        if elsewhere(device) and self.length(self.count(len(view))) == len(view):
+            from troth.clip import block_tensors
+
+            return block_tensors.unpack(self, torch.tensor(np.frombuffer(view, np.uint8), device=device))
+        found_D = self.unpack(view)
+        return None if found_D is None else torch.from_numpy(found_D)
+
 
 FLOAT32, INT8, INT16 = Plain(), Blocks("int8", 8), Blocks("int16", 16)
 
@@ -240,18 +272,23 @@ class Code:
 
     def quanta(self, center_D: Tensor) -> NDArray[np.float64] | None:
         """Of an aggregate, number by number; None where it is not rounded but as float32 is."""
-        return self.centers.quanta(center_D.detach().cpu().numpy()) if isinstance(self.centers, Blocks) else None
+        return self.centers.quanta(center_D) if isinstance(self.centers, Blocks) else None
 
     def rounding(self, center_D: Tensor) -> float:
         """Most that rounding moves an aggregate that came out like this."""
         if not isinstance(self.centers, Blocks):
             return 0.0
-        exponent_B = self.centers.exponents(center_D.detach().cpu().numpy())
+        exponent_B = self.centers.exponents(center_D)
         count_B = np.diff(np.append(np.arange(0, len(center_D), BLOCK), len(center_D)))
         return math.sqrt(math.fsum((count_B * np.ldexp(0.25, 2 * (exponent_B - BIAS))).tolist()))
 
 
 Code.known.update(float32=Code(FLOAT32, FLOAT32, 1), int8=Code(INT8, INT16, BLOCK))
+
+
+def elsewhere(device: torch.device) -> bool:
+    """Whether numbers are better coded where they lie."""
+    return device.type != "cpu"
 
 
 def uniforms(key: bytes, start: int, stop: int) -> NDArray[np.float64]:
