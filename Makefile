@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-audit bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap bench-page bench-page-cost help install demo test test-all test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages paper-page fuzz audit-flips vectors clean
+.PHONY: promises nettest bench-audit bench-codes bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap bench-page bench-page-cost help install demo test test-all test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages paper-page fuzz audit-flips vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -72,6 +72,9 @@ bench-hostile: .venv/installed-dev ## 10,000 hostile connections against a peer 
 
 bench-audit: .venv/installed-dev ## an audit of 1,000 steps of 16 peers (some minutes); rewrites benchmarks/results-audit.md
 	$(BIN)/python -m benchmarks.audit
+
+bench-codes: .venv/installed-dev ## how fast vectors become blocks of codes, and numbers again; rewrites benchmarks/results-codes.md
+	$(BIN)/python -m benchmarks.codes
 
 bench-door: .venv/installed-dev ## seats of an attacker with many names (some minutes); rewrites benchmarks/results-door.md and the table in docs/door.md
 	$(BIN)/python -m benchmarks.door

@@ -20,6 +20,7 @@ Key = NDArray[np.uint32]  # two words, or none: then numbers are rounded to the 
 
 _MAGNITUDE, _MANTISSA, _ENDLESS = np.uint32(0x7FFFFFFF), np.uint32(0x7FFFFF), np.uint32(0x7F800000)
 _FIRST, _SECOND, _SPACING = np.uint32(FACTORS[0]), np.uint32(FACTORS[1]), np.uint32(SPACING)
+_PLACES = np.arange(BLOCK, dtype=np.uint32)  # in 32 bits: a counter has 64, twice the width of all else
 _UNITS = np.float32(1 << 24)
 
 
@@ -139,7 +140,7 @@ def _away(number_C: NDArray[np.float32], per_quantum: Any, place: int, key: Key,
     low, first = np.uint32(place), key[0]
     second, most = np.uint32(np.uint32(place >> 32) * _SPACING + key[1]), np.float32(_most(code_C))
     for c in range(len(number_C)):
-        mixed = _mixed(np.uint32(_mixed(np.uint32(np.uint32(low + np.uint32(c)) ^ first)) + second))
+        mixed = _mixed(np.uint32(_mixed(np.uint32(np.uint32(low + _PLACES[c]) ^ first)) + second))
         magnitude = min(abs(number_C[c]) * per_quantum, most)
         whole = np.int32(magnitude)
         units = np.int32((magnitude - np.float32(whole)) * _UNITS)

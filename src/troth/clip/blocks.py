@@ -280,7 +280,8 @@ class Code:
             return 0.0
         exponent_B = self.centers.exponents(center_D)
         count_B = np.diff(np.append(np.arange(0, len(center_D), BLOCK), len(center_D)))
-        return math.sqrt(math.fsum((count_B * np.ldexp(0.25, 2 * (exponent_B - BIAS))).tolist()))
+        count_E = np.bincount(exponent_B, weights=count_B)
+        return math.sqrt(math.fsum(count_E * np.ldexp(0.25, 2 * (np.arange(len(count_E)) - BIAS))))
 
 
 Code.known.update(float32=Code(FLOAT32, FLOAT32, 1), int8=Code(INT8, INT16, BLOCK))
