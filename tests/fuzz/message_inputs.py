@@ -11,6 +11,7 @@ import torch
 from tests.fuzz.drawn import drawn
 from tests.fuzz.mutate import damaged
 from tests.fuzz.sessions import MOST_BYTES, Fed
+from troth.clip import block_kernels
 from troth.clip.blocks import INT8, INT16
 from troth.clip.exact import ordinary
 from troth.crypto import Digest, Slot
@@ -152,10 +153,15 @@ def hostile_code_bytes(random: Random) -> bytes:
 
 
 def feed_codes(raw: bytes) -> Fed:
-    form = CODES[raw[0] % 2 if raw else 0]
-    numbers_D = form.unpack(memoryview(raw)[1:])
+    """Loops, which look at no bounds, take and refuse the same."""
+    form, body = CODES[raw[0] % 2 if raw else 0], memoryview(raw)[1:]
+    numbers_D, right_length = form.unpack(body), form.length(form.count(len(body))) == len(body)
+    found_D = block_kernels.unpack(form, np.frombuffer(body, np.uint8)) if right_length else None
     if numbers_D is None:
+        assert found_D is None
         return one_input(False)
+    assert found_D is not None
+    assert np.array_equal(found_D, numbers_D)
     assert ordinary(numbers_D)
     assert form.pack(torch.from_numpy(numbers_D)) == raw[1:], "there are two forms of one vector"
     return one_input(True)

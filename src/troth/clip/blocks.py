@@ -136,7 +136,7 @@ class Blocks:
 
                 return block_tensors.exponents(self, numbers_D).cpu().numpy().astype(np.int64)
             numbers_D = numbers_D.detach().numpy()
-        if kernels.compiled(len(numbers_D)):
+        if _compiled(len(numbers_D)):
             from troth.clip import block_kernels
 
             return block_kernels.exponents(self, numbers_D)
@@ -157,7 +157,7 @@ class Blocks:
 
             return block_tensors.coded(self, numbers_D, key)[0]
         array_D = numbers_D.detach().numpy()
-        if kernels.compiled(len(array_D)):
+        if _compiled(len(array_D)):
             from troth.clip import block_kernels
 
             return torch.from_numpy(block_kernels.rounded(self, array_D, key))
@@ -169,7 +169,7 @@ class Blocks:
 
             rounded_D, raw = block_tensors.coded(self, numbers_D, key)
             return rounded_D, raw.cpu().numpy().data
-        if kernels.compiled(len(numbers_D)):
+        if _compiled(len(numbers_D)):
             from troth.clip import block_kernels
 
             array_D, packed = block_kernels.rounded_and_packed(self, numbers_D.detach().numpy(), key)
@@ -197,7 +197,7 @@ class Blocks:
 
             return block_tensors.pack(self, numbers_D).cpu().numpy().data
         array_D = numbers_D.detach().numpy()
-        if kernels.compiled(len(array_D)):
+        if _compiled(len(array_D)):
             from troth.clip import block_kernels
 
             return block_kernels.pack(self, array_D)
@@ -216,7 +216,7 @@ class Blocks:
         count = self.count(len(view))
         if self.length(count) != len(view):
             return None
-        if kernels.compiled(count):
+        if _compiled(count):
             from troth.clip import block_kernels
 
             return block_kernels.unpack(self, np.frombuffer(view, np.uint8))
@@ -264,7 +264,7 @@ class Code:
 
     def prepare(self, count: int) -> None:
         """Load the loops that vectors of so many numbers go through, before a run begins."""
-        if isinstance(self.rows, Blocks) and kernels.compiled(count):
+        if isinstance(self.rows, Blocks) and _compiled(count):
             from troth.clip import block_kernels
 
             with kernels.one_at_a_time():
@@ -285,6 +285,11 @@ class Code:
 
 
 Code.known.update(float32=Code(FLOAT32, FLOAT32, 1), int8=Code(INT8, INT16, BLOCK))
+
+
+def _compiled(count: int) -> bool:
+    """Whether so many numbers are enough for compiled loops: by the definition, one takes as long as several do elsewhere."""
+    return kernels.compiled(4 * count)
 
 
 def elsewhere(device: torch.device) -> bool:
