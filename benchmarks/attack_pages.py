@@ -37,7 +37,7 @@ OF_THE_LAB = (  # measured by the lab alone
     "tailored",
     "slow-poison",
 )
-STUDIED = ("hide",)  # by benchmarks/hidden_lies.py, which writes its page
+STUDIED = ("hide", "sandbagger")  # on their own pages; benchmarks/hidden_lies.py writes that of hide
 TRIED = tuple(name for name in ATTACKS if name not in (*OF_THE_LAB, *STUDIED))
 
 

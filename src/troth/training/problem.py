@@ -39,7 +39,7 @@ from troth.training.weights import Layout, complete_state, flat_of
 # P peers, D coordinates
 
 _LARGE = 1 << 25  # parameters of a model whose template must not take up memory
-_NOISE = "troth:noise"  # the batch's seed for dropout, taken out before the loss sees the batch
+NOISE = "troth:noise"  # the batch's seed for dropout, taken out before the loss sees the batch
 
 _Computes = Callable[[dict[str, Tensor], Batch], tuple[dict[str, Tensor], Tensor]]
 
@@ -132,7 +132,7 @@ class Problem:
 
     def task_part(self, batch: Batch) -> Batch:
         """The batch as the task made it and its loss sees it: without the seed of the noise."""
-        return {name: tensor for name, tensor in batch.items() if name != _NOISE}
+        return {name: tensor for name, tensor in batch.items() if name != NOISE}
 
     def gradient(self, flat_D: Tensor, batch: Batch) -> tuple[float, Tensor]:
         """Loss and gradient of one batch."""
@@ -211,11 +211,11 @@ class Problem:
         if not isinstance(batch, Mapping) or not all(isinstance(value, Tensor) for value in batch.values()):
             raise TaskError("batch() returns something else than a dict of tensors: name every tensor of the batch")
         placed: Batch = {name: self._place(tensor) for name, tensor in batch.items()}
-        return placed | {_NOISE: upload(seed_tensor(seed), self.device)}
+        return placed | {NOISE: upload(seed_tensor(seed), self.device)}
 
     def _loss(self, parameters: dict[str, Tensor], batch: Batch) -> Tensor:
         seen = self.task_part(batch)
-        noise = SeededNoise(batch.get(_NOISE))
+        noise = SeededNoise(batch.get(NOISE))
         kind = self.task.autocast
         precision = (
             torch.autocast(self.device.type, getattr(torch, kind), cache_enabled=False) if kind else nullcontext()

@@ -404,7 +404,7 @@ class _LyingWork(TrainingWork):
             self.loss = float(losses_P[0])
             return finite_or_zero(gradients_PD[0])
 
-        own_BD = self.walk(training, seed, own)[None]
+        own_BD = self.walk(training, seed, own, self._coalition.local_steps(step, self.local_steps, self._number))[None]
         honest_HD = own_BD
         if self._coalition.active(step) and self._coalition.attack_of(self._number).needs_honest:
             batches = [self.problem.batch(Seed(derive(seed, "stand-in", k))) for k in range(_STAND_INS)]

@@ -30,7 +30,9 @@ from troth.protocol.core.parts import part_bounds
 from troth.protocol.step.audits import deviations
 from troth.protocol.wire.messages import ReportNumbers
 from troth.specs import SpecError
-from troth.training import make_task
+from troth.training import Problem, make_task
+from troth.training.problem import NOISE
+from troth.training.task import with_options
 from troth.workshop.attacks import gradient_lies
 from troth.workshop.attacks.gradient_lies import Hide, Inflate, Nudge
 
@@ -153,7 +155,7 @@ def test_label_flip_sends_the_gradient_it_computed() -> None:
     assert torch.equal(forger(LabelFlip())(OWN_BD, HONEST_HD), OWN_BD)
 
 
-@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in ("label-flip", "backdoor")])
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in ("label-flip", "backdoor", "sandbagger")])
 def test_no_other_attack_poisons_batches(name: str) -> None:
     batch = {"images": torch.ones(1), "labels": torch.arange(1)}
     assert make_attack(name).poison(make_task("digits"), batch) is batch
@@ -261,3 +263,21 @@ def test_options() -> None:
 def test_errors(spec: str, message: str) -> None:
     with pytest.raises(SpecError, match=f"^{message}"):
         make_attack(spec)
+
+
+def test_a_sandbagger_repeats_the_first_of_its_batch() -> None:
+    """Its gradient is that of the smaller batch, and it makes as few local steps as it says."""
+    task, attack = make_task("digits"), make_attack("sandbagger:share=0.25")
+    problem = Problem(task)
+    batch = problem.batch(derive(3))
+    poisoned = attack.poison(task, batch)
+    for name in ("images", "labels"):
+        assert torch.equal(poisoned[name], batch[name][[0, 1] * 4])
+    assert torch.equal(poisoned[NOISE], batch[NOISE])
+    few = {name: rows if name == NOISE else rows[:2] for name, rows in batch.items()}
+    x_D = problem.initial(0)
+    assert torch.allclose(problem.gradient(x_D, poisoned)[1], problem.gradient(x_D, few)[1], atol=1e-6)
+    accumulated = with_options(task, accumulate=2)
+    micro = Problem(accumulated).batch(derive(3))
+    assert torch.equal(attack.poison(accumulated, micro)["labels"], micro["labels"][:, [0, 1] * 4])
+    assert [make_attack("sandbagger:steps=3").local_steps(steps) for steps in (1, 3, 8)] == [1, 3, 3]

@@ -109,3 +109,20 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], words: str) -> 
 def test_summaries_without_local_steps_are_as_they_were() -> None:
     assert not {"local_steps", "outer"} & SMALL.as_dict().keys()
     assert {"local_steps": 4, "outer": 1.0}.items() <= WALKS.as_dict().items()
+
+
+@pytest.mark.parametrize(
+    "attack",
+    ["sandbagger:share=1", "sandbagger:steps=4", "sandbagger:steps=3,share=1", "delayed-gradient:delay=1", "mimic"],
+)
+def test_saving_work_is_a_lie_like_any_other(attack: str) -> None:
+    """[R2, D1] Fewer steps, smaller batches, yesterday's contribution or another's: each is another vector than the seed's."""
+    scenario = dataclasses.replace(WALKS, attack=attack, attack_every=1, steps=16)
+    simulation = finished(scenario)
+    assert {ban.peer for ban in simulation.bans} == {*simulation.byzantine}
+    assert all("does not follow from its seed" in ban.reason for ban in simulation.bans)
+
+
+def test_a_sandbagger_that_saves_nothing_is_honest() -> None:
+    simulation = finished(dataclasses.replace(WALKS, attack="sandbagger:steps=4,share=1", attack_every=1, steps=8))
+    assert not simulation.bans

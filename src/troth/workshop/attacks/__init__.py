@@ -52,6 +52,7 @@ ATTACKS: dict[str, type[GradientAttack]] = {
     "tailored": informed_lies.Tailored,
     "slow-poison": gradient_lies.SlowPoison,
     "backdoor": gradient_lies.Backdoor,
+    "sandbagger": gradient_lies.Sandbagger,
     "unwatched": at_times.Unwatched,
     "wary": at_times.Wary,
 }

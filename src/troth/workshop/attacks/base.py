@@ -181,6 +181,10 @@ class GradientAttack:
         """Batch that a colluder computes its gradient on while it attacks."""
         return batch
 
+    def local_steps(self, steps: int) -> int:
+        """How many of a run's local steps a colluder makes while it attacks."""
+        return steps
+
     def begin_against(self, seed: Seed, foresee: Foresee) -> Forge:
         """The same as `begin`, for attacks that try their rows on the defence first."""
         return self.begin(seed)

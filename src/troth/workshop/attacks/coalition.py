@@ -89,6 +89,9 @@ class Coalition:
     def batch(self, step: int, task: Task, batch: Batch, member: int) -> Batch:
         return self.attack_of(member).poison(task, batch) if self.active(step) else batch
 
+    def local_steps(self, step: int, steps: int, member: int) -> int:
+        return self.attack_of(member).local_steps(steps) if self.active(step) else steps
+
     def gradients(
         self,
         step: int,

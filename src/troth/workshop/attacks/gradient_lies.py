@@ -17,6 +17,7 @@ from troth.protocol.step.audits import CONVICT, LEAST_SHARE
 from troth.protocol.wire.messages import Commit, Message
 from troth.training import Batch, Task
 from troth.training.metrics import IMAGES, LABELS, has_images, stamped
+from troth.training.problem import NOISE
 from troth.workshop.attacks.base import (
     AttackError,
     ColludingChannel,
@@ -238,6 +239,29 @@ class LabelFlip(GradientAttack, needs_honest=False):
 
     def poison(self, task: Task, batch: Batch) -> Batch:
         return task.mislabelled(batch)
+
+
+@dataclass(frozen=True)
+class Sandbagger(GradientAttack, needs_honest=False, counts=("steps",), shares=("share",)):
+    """make `steps` of the local steps, each on `share` of its batch: less work for a place in the run"""
+
+    steps: int = 1
+    share: float = 0.5
+
+    def poison(self, task: Task, batch: Batch) -> Batch:
+        leading = 0 if task.accumulate == 1 else 1
+        return {name: rows if name == NOISE else self._repeated(rows, leading) for name, rows in batch.items()}
+
+    def _repeated(self, rows: Tensor, axis: int) -> Tensor:
+        """The first of the rows, over and over: as many as there were, and the mean of fewer."""
+        if rows.ndim <= axis:
+            return rows
+        count = rows.shape[axis]
+        kept = torch.arange(count, device=rows.device) % ceil(self.share * count)
+        return rows.index_select(axis, kept)
+
+    def local_steps(self, steps: int) -> int:
+        return min(steps, self.steps)
 
 
 @dataclass(frozen=True)

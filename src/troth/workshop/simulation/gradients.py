@@ -3,11 +3,10 @@
 On an accelerator gradients are begun before they are asked for, while peers talk.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -152,6 +151,18 @@ def _on_device(training: Training) -> dict[str, Tensor]:
     return {n: v for n, v in training.named.items() if on_device.hashes_there(v) and len(v) == size}
 
 
+@dataclass(frozen=True)
+class Walk:
+    """A walk that a peer is to make."""
+
+    work: TrainingWork
+    training: Training
+    seed: Seed
+
+    def mean(self, gradient: Compute, steps: int | None = None) -> Tensor:
+        return self.work.walk(self.training, self.seed, gradient, steps)
+
+
 @dataclass
 class AskGradient(Ask):
     training: Training
@@ -160,7 +171,7 @@ class AskGradient(Ask):
     machine: Machine | None = None  # that computes it, if not the run's own device
     begun: BegunGradient | None = None  # by this very peer
     probing: bool = False  # a candidate's: it goes into no aggregate (SPEC J5)
-    walk: Callable[[Compute], Tensor] | None = None  # of local steps, if it is the mean of several
+    walk: "Walk | None" = None  # of local steps, if there are several
 
 
 class PooledWork(TrainingWork):
@@ -196,7 +207,7 @@ class PooledWork(TrainingWork):
 
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:
         begun = self._take(training, seed)
-        walk = partial(self.walk, training, seed) if self.local_steps > 1 else None
+        walk = Walk(self, training, seed) if self.local_steps > 1 else None
         first = local_seed(seed, 0, self.local_steps)
         gradient_D: Tensor = await AskGradient(training, first, step, self.machine, begun, self.probing, walk)
         return gradient_D
@@ -275,7 +286,7 @@ class GradientPool:
         if ask.walk is None:
             gradient(ask.training.parameters_D.to(problem.device), ask.seed)
         else:
-            ask.walk(gradient)
+            ask.walk.mean(gradient)
         return all(finite)
 
     def answer(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, Tensor]:
@@ -287,7 +298,7 @@ class GradientPool:
             self._ahead.parts = self._parts
         for peer, ask in asks.items():
             if ask.walk is not None:
-                loss, rows[peer] = self._walked(ask, partial(self._poisoned, peer, ask.step))
+                loss, rows[peer] = self._walked(ask.walk, ask.step, self._coalition, self._numbers[peer])
                 self._losses.append(([self._numbers[peer]], loss))
         here = {peer: ask for peer, ask in asks.items() if ask.machine is None and peer not in rows}
         for peers in _same_parameters(here):
@@ -364,28 +375,28 @@ class GradientPool:
                 rows[peer] = finite_or_zero(gradient_D).to(self._problem.device)
         return rows
 
-    def _walked(self, ask: AskGradient, poison: Callable[[Batch], Batch]) -> tuple[Tensor, Tensor]:
-        """First loss and mean gradient of a walk. After their first steps no two peers are at the same place."""
-        assert ask.walk is not None
-        losses = []
+    def _walked(self, walk: Walk, step: int, coalition: Coalition, number: int) -> tuple[Tensor, Tensor]:
+        """First loss and mean gradient of a walk, as a liar's attack has it. After their first steps no two peers are at the
+        same place."""
+        losses, lies = [], number in coalition.members
 
         def gradient(parameters_D: Tensor, seed: Seed) -> Tensor:
-            losses_P, gradients_PD = self._problem.gradients(parameters_D, [poison(self._problem.batch(seed))])
+            batch = self._problem.batch(seed)
+            batch = coalition.batch(step, self._problem.task, batch, number) if lies else batch
+            losses_P, gradients_PD = self._problem.gradients(parameters_D, [batch])
             losses.append(losses_P)
             return finite_or_zero(gradients_PD[0])
 
-        row_D = ask.walk(gradient)
+        steps = walk.work.local_steps
+        row_D = walk.mean(gradient, coalition.local_steps(step, steps, number) if lies else steps)
         return losses[0], row_D
 
     def _batch(self, peer: PeerId, ask: AskGradient) -> Batch:
         problem = self._problem if ask.machine is None else ask.machine.problem
         batch = problem.batch(ask.seed) if ask.begun is None else ask.begun.batch
-        return self._poisoned(peer, ask.step, batch)
-
-    def _poisoned(self, peer: PeerId, step: int, batch: Batch) -> Batch:
-        if self._numbers[peer] not in self._coalition.members:
-            return batch
-        return self._coalition.batch(step, self._problem.task, batch, self._numbers[peer])
+        if self._numbers[peer] in self._coalition.members:
+            batch = self._coalition.batch(ask.step, self._problem.task, batch, self._numbers[peer])
+        return batch
 
     def _forge(self, rows: dict[PeerId, Tensor], step: int, liars: Sequence[PeerId], honest: Sequence[PeerId]) -> None:
         """Replace the liars' rows, given those of other contributors; candidates' go into nothing, so nothing depends on them."""

@@ -27,7 +27,6 @@ from troth.protocol.step.step import run_step
 from troth.protocol.wire.frames import ProbeShown, TicketShown
 from troth.protocol.wire.messages import Phase, Probe, SignedRejoin, Ticket
 from troth.protocol.wire.primitives import Primitives
-from troth.training import Batch
 from troth.training.work import Training, finite_or_zero
 from troth.workshop.attacks import AttackSchedule, Coalition
 from troth.workshop.simulation.exchange import ReliableChannel
@@ -419,16 +418,12 @@ class OpenGradientPool(GradientPool):
 
     def _own(self, step: int, coalition: Coalition, number: int, ask: AskGradient, row_D: Tensor) -> Tensor:
         """The liar's own gradient: the computed one, unless its attack poisons the batch."""
-
-        def poison(batch: Batch) -> Batch:
-            return coalition.batch(step, self._problem.task, batch, number)
-
         batch = self._problem.batch(ask.seed)
-        poisoned = poison(batch)
+        poisoned = coalition.batch(step, self._problem.task, batch, number)
         if poisoned is batch:
             return row_D
         if ask.walk is not None:
-            return self._walked(ask, poison)[1]
+            return self._walked(ask.walk, step, coalition, number)[1]
         return finite_or_zero(self._problem.gradients(ask.training.parameters_D, [poisoned])[1][0])
 
 
