@@ -35,7 +35,7 @@ def test_while_it_waits_it_sends_the_honest_rows_bit_for_bit(name: str) -> None:
         attacking = step in (2, 3)
         assert liars.active(step) == attacking
         # Some lie in their batch, everyone else in what it sends; and one lies low where so few are watched so closely.
-        poisons = name in ("label-flip", "backdoor")
+        poisons = name in ("label-flip", "backdoor", "sandbagger")
         assert torch.equal(sent_BD, own_BD) == (not attacking or poisons or name == "unwatched")
         assert (poisoned is batch) == (not attacking or not poisons)
 
