@@ -2,6 +2,7 @@
 `make bench-codes`."""
 
 import hashlib
+import os
 import platform
 from collections.abc import Callable
 from functools import partial
@@ -73,9 +74,10 @@ def rows() -> list[list[object]]:
 
 
 def main() -> None:
+    machine = f"{platform.machine()}, {os.cpu_count()} cores with a load of {os.getloadavg()[0]:.0f} before, PyTorch {torch.__version__}"
     text = f"""# Blocks of codes
 
-Written by `make bench-codes` on {platform.machine()}, PyTorch {torch.__version__}. D={SIZE:,}; best of {ROUNDS}. GB/s are of float32; a copy is of as many. Definition: how much longer NumPy takes by it, with one thread. Hashing saved: how much longer SHA-256 takes, on one core, for the bytes that these codes are fewer.
+Written by `make bench-codes` on {machine}. D={SIZE:,}; best of {ROUNDS}. GB/s are of float32; a copy is of as many. Definition: how much longer NumPy takes by it, with one thread. Hashing saved: how much longer SHA-256 takes, on one core, for the bytes that these codes are fewer.
 
 {table(TITLES, rows())}"""
     PAGE.write_text(text, encoding="utf-8")

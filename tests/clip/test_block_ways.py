@@ -19,7 +19,7 @@ from troth.clip.exact import flush_in_place
 
 LEAST = 2.0**-126
 CHUNK = BLOCK << 10
-ways = pytest.mark.parametrize("way", ["loops", "tensors"])
+ways = pytest.mark.parametrize("way", ["loops", "tensors", *(["cuda"] if torch.cuda.is_available() else [])])
 sizes = st.one_of(st.integers(0, 700), st.sampled_from([0, 1, 254, 255, 256, 509, 510, 511, 5000]))
 
 
@@ -76,22 +76,34 @@ def by_definition(form: Blocks, numbers_D: NDArray[np.float32], key: bytes) -> t
         return rounded_D, bytes(form.pack(torch.from_numpy(rounded_D)))
 
 
+def place_of(way: str) -> torch.device:
+    return torch.device("cuda" if way == "cuda" else "cpu")
+
+
+def there(way: str, numbers_D: NDArray[np.float32]) -> Tensor:
+    return torch.from_numpy(numbers_D).to(place_of(way))
+
+
+def here(numbers_D: Tensor) -> NDArray[np.float32]:
+    return numbers_D.cpu().numpy()
+
+
 def check(way: str, form: Blocks, numbers_D: NDArray[np.float32], key: bytes) -> None:
     """Rounded, packed, both at once, and unpacked."""
     right_D, raw = by_definition(form, numbers_D, key)
     with coded_by(way):
-        given_D = torch.from_numpy(numbers_D)
-        assert same(form.round(given_D, key).numpy(), right_D)
+        given_D = there(way, numbers_D)
+        assert same(here(form.round(given_D, key)), right_D)
         found_D, packed = form.round_and_pack(given_D, key)
-        assert same(found_D.numpy(), right_D)
+        assert same(here(found_D), right_D)
         assert packed == raw
         assert form.pack(found_D) == raw
         again_D = form.unpack(memoryview(raw))
         assert again_D is not None
         assert same(again_D, right_D)
-        there_D = form.unpack_to(memoryview(raw), given_D.device)
+        there_D = form.unpack_to(memoryview(raw), place_of(way))
         assert there_D is not None
-        assert same(there_D.numpy(), right_D)
+        assert same(here(there_D), right_D)
 
 
 @ways
@@ -102,7 +114,7 @@ def test_bits_are_those_of_the_definition(way: str, form: Blocks, size: int, see
     numbers_D = hostile(size, seed)
     check(way, form, numbers_D, b"" if nearest else np.random.default_rng(seed).bytes(8))
     with coded_by(way):
-        given_D = torch.from_numpy(numbers_D)
+        given_D = there(way, numbers_D)
         exponent_B, quanta_D = form.exponents(given_D), form.quanta(given_D)
     with coded_by("definition"):
         assert np.array_equal(exponent_B, form.exponents(numbers_D))
@@ -131,9 +143,9 @@ def test_the_same_bytes_are_taken_and_refused(way: str, form: Blocks, size: int,
         with coded_by("definition"):
             right_D = form.unpack(memoryview(some))
         with coded_by(way):
-            found_D = form.unpack_to(memoryview(b"x" + some)[1:], torch.device("cpu"))
+            found_D = form.unpack_to(memoryview(b"x" + some)[1:], place_of(way))
         assert (found_D is None) is (right_D is None)
-        assert found_D is None or right_D is None or same(found_D.numpy(), right_D)
+        assert found_D is None or right_D is None or same(here(found_D), right_D)
 
 
 @ways
@@ -150,10 +162,10 @@ def test_a_fault_in_any_chunk_is_found(way: str, form: Blocks, monkeypatch: pyte
             changed_D[place] = np.nextafter(np.abs(right_D[place // BLOCK * BLOCK :][:BLOCK]).max(), np.float32(0))
             wrong[form.length(place // BLOCK * BLOCK)] = 255
             with pytest.raises(AssertionError, match="not finite"):
-                form.round(torch.from_numpy(spoilt_D), KEY)
+                form.round(there(way, spoilt_D), KEY)
             with pytest.raises(AssertionError, match="only rounded numbers"):
-                form.pack(torch.from_numpy(changed_D))
-            assert form.unpack_to(memoryview(wrong), torch.device("cpu")) is None
+                form.pack(there(way, changed_D))
+            assert form.unpack_to(memoryview(wrong), place_of(way)) is None
 
 
 @ways
@@ -162,7 +174,7 @@ def test_what_is_not_finite_is_not_packed(way: str, form: Blocks) -> None:
     with coded_by(way):
         for number in (np.nan, np.inf, -np.inf, LARGEST):
             with pytest.raises(AssertionError, match="only rounded numbers"):
-                form.pack(torch.tensor([1.0, number]))
+                form.pack(torch.tensor([1.0, number], device=place_of(way)))
 
 
 @pytest.mark.parametrize("place", [0, 5, (1 << 32) - 300, (1 << 32) - 255, (1 << 32) - 1, 1 << 32, (3 << 32) - 77])
@@ -182,10 +194,10 @@ def test_vectors_lie_anywhere(way: str, form: Blocks) -> None:
     flush_in_place(numbers_D)
     right_D, raw = by_definition(form, numbers_D[::3].copy(), KEY)
     with coded_by(way):
-        found_D, packed = form.round_and_pack(torch.from_numpy(numbers_D)[::3], KEY)
-        assert same(found_D.numpy(), right_D)
+        found_D, packed = form.round_and_pack(there(way, numbers_D)[::3], KEY)
+        assert same(here(found_D), right_D)
         assert packed == raw
-        assert form.pack(torch.from_numpy(np.repeat(right_D, 3))[::3]) == raw
+        assert form.pack(there(way, np.repeat(right_D, 3))[::3]) == raw
 
 
 @pytest.mark.parametrize("way", ["definition", "loops", "tensors"])
@@ -206,8 +218,8 @@ def test_a_machine_that_flushes_has_the_same_bits(way: str, form: Blocks) -> Non
     for (found_D, packed), there_D, (right_D, raw) in zip(found, again, right, strict=True):
         assert packed == raw
         assert there_D is not None
-        assert same(found_D.numpy(), right_D)
-        assert same(there_D.numpy(), right_D)
+        assert same(here(found_D), right_D)
+        assert same(here(there_D), right_D)
 
 
 def test_threads_change_no_bit() -> None:

@@ -36,7 +36,7 @@ def _way(request: pytest.FixtureRequest) -> Iterator[None]:
 def coded_by(way: str) -> Iterator[None]:
     """The definition, compiled loops, or the operations for devices, here on CPU tensors."""
     loops = mock.patch.object(kernels, "compiled", return_value=way == "loops")
-    with loops, mock.patch.object(blocks, "elsewhere", return_value=way == "tensors"):
+    with loops, mock.patch.object(blocks, "elsewhere", return_value=way in ("tensors", "cuda")):
         yield
 
 
