@@ -31,6 +31,7 @@ def manifest_of(scenario: Scenario, steps: int, content_every: int | None = None
         steps=steps,
         seed=scenario.seed,
         byzantine=scenario.byzantine,
+        code=scenario.code,
         optimizer=scenario.optimizer,
         local_steps=scenario.local_steps,
         outer=scenario.outer,
@@ -68,7 +69,9 @@ class WitnessedRun(ProtocolSimulation):
         self.manifest = manifest
         self.witness = next(one for one in self.honest if not isinstance(self.peers[one].channel, DroppingChannel))
         work = manifest.work(self.problem, self.tools)
-        self.folder = PeerFolder(path, manifest.run.id, work, keep_checkpoints=3, note=lambda _text: None)
+        self.folder = PeerFolder(
+            path, manifest.run.id, work, keep_checkpoints=3, note=lambda _text: None, code=manifest.parameters.coding
+        )
         self.folder.open_slots(Marks())
         self.files = EvidenceFiles(path / "evidence", manifest.run, manifest.name_of, lambda _text: None)
         peer = self.peers[self.witness]

@@ -33,6 +33,20 @@ def test_everything_in_an_honest_folder_is_checked_and_right(audited: Audit) -> 
     assert report.counts[Check.RECORDS] == report.counts[Check.STEPS] == 11
 
 
+@pytest.mark.parametrize("attack", ["sign-flip", "wrong-aggregate"])
+def test_a_folder_of_a_run_with_codes_is_right(tmp_path: Path, attack: str) -> None:
+    """[C4, E5, T6] Codes in its files and evidence mean the same to whoever looks later."""
+    coded = replace(SCENARIO, code="int8", task="quadratic:dimension=1600", attack=attack)
+    manifest = witnessed(tmp_path / "peer", coded)
+    assert manifest.parameters.code == "int8"
+    report = audit(tmp_path / "peer", manifest, AuditOptions(sample=12))
+    assert_right(report)
+    assert report.unchecked == []
+    assert report.retraced == 11
+    assert report.counts[Check.UPDATES]
+    assert report.counts[Check.BANS] == 1
+
+
 def test_without_running_the_task_the_rest_is_checked(audited: Audit) -> None:
     report = audited(AuditOptions(recompute=False))
     assert_right(report)

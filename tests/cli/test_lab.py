@@ -57,7 +57,7 @@ class TestRun:
         assert troth("lab", "run", written("there/mine.toml", text)).code == 0
         lines = [json.loads(line) for line in Path("results/tiny/results.jsonl").read_text().splitlines()]
         assert {line["labels"]["defence"] for line in lines} == {"troth", "my_defence.py", "krum of one"}
-        assert set(lines[-1]["config"]["code"]) == {"my_attack.py"}
+        assert set(lines[-1]["config"]["files"]) == {"my_attack.py"}
 
     def test_a_failed_run_is_named_and_the_exit_code_says_so(
         self, troth: Troth, monkeypatch: pytest.MonkeyPatch

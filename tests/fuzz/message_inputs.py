@@ -19,6 +19,7 @@ from troth.protocol.step.deliveries import bits_of
 from troth.protocol.wire.frames import Frame, Packet, decode_packet, encode_packet
 from troth.protocol.wire.messages import (
     Accuse,
+    Center,
     Clip,
     Close,
     Commit,
@@ -73,7 +74,7 @@ def message_bytes(phase: Phase, random: Random) -> bytes:
     message = drawn(PHASES[phase], random)
     match message:
         case Clip():
-            centers = (msgspec.structs.replace(center, norm=random.uniform(0, 9)) for center in message.centers)
+            centers = (Center(one.part, one.digest, random.uniform(0, 9), random.random()) for one in message.centers)
             message = msgspec.structs.replace(message, centers=tuple(centers))
         case Report():
             message = msgspec.structs.replace(
@@ -92,7 +93,7 @@ def feed_message(phase: Phase, raw: bytes) -> Fed:
     assert decode(phase, encode(message)) == message
     match message:
         case Clip():
-            numbers = [center.norm for center in message.centers]
+            numbers = [number for center in message.centers for number in (center.norm, center.rounding)]
         case Commit():
             assert (message.root is None) == (message.length is None)
             numbers = [message.length or 0.0]

@@ -53,7 +53,7 @@ def test_a_scenarios_metrics_stand_in_every_evaluation(tmp_path: Path) -> None:
     assert all(0 <= point["backdoor"] <= 1 for point in summary.curve)
     assert set(summary.metrics) == {"accuracy", "loss", "backdoor", f"{file}:ones:times=3"}
     assert summary.config["metrics"] == ("backdoor", f"{file}:ones:times=3")
-    assert str(file) in summary.config["code"], "the result follows from the file, so its digest is written down"
+    assert str(file) in summary.config["files"], "the result follows from the file, so its digest is written down"
 
 
 def test_a_scenario_without_metrics_is_written_as_before() -> None:

@@ -50,6 +50,7 @@ class NewOptions(TypedDict, total=False):
     tau: float | None
     tau_auto: float | None
     deviation: float | None
+    code: Literal["float32", "int8"]  # what gradients and aggregates travel as
     beyond_guarantee: bool
     probation: int  # steps that strangers work before they are members, at least 6·n/(n − b); 0: the door is closed
     device: Literal["cpu", "cuda"]

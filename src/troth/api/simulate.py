@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from torch import Tensor, nn
 
@@ -37,6 +37,9 @@ class SimulationOptions(TypedDict, total=False):
     tau_auto: float | None
     machines: str | Sequence[str]  # classes of hardware: "cpu:peers=4" for the last four peers of a run on a GPU
     deviation: float | None  # that audits allow for between them
+    code: Literal["float32", "int8"]  # what gradients and aggregates travel as
+    local_steps: int  # gradients that a contribution is the mean of, met on a walk of the optimizer
+    outer: float  # factor of the rate of the aggregate's step, times that of the local steps
     drop_outs: int  # honest peers that vanish
     probation: int  # steps that strangers work before they are members; 0: the door is closed
     slots: int  # strangers on probation at a time

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar, cast
 import torch
 from torch import Tensor
 
+from troth.clip.blocks import FLOAT32, Form
 from troth.crypto import Digest, Identity, PeerId, Seed, Slot
 from troth.protocol.core.channel import (
     AttemptView,
@@ -27,12 +28,22 @@ from troth.protocol.core.channel import (
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import Coins
-from troth.protocol.core.run import CannotGoOnError, Run
+from troth.protocol.core.run import CannotGoOnError, Parameters, Run
 from troth.protocol.core.state import Outcome, Peer, State
 from troth.protocol.step.closing import close_run
 from troth.protocol.step.step import run_step
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import NO_BASIS, ChargeKind, Clip, Envelope, Malformed, Message, Phase, said_as
+from troth.protocol.wire.messages import (
+    NO_BASIS,
+    Center,
+    ChargeKind,
+    Clip,
+    Envelope,
+    Malformed,
+    Message,
+    Phase,
+    said_as,
+)
 from troth.protocol.wire.primitives import Primitives
 
 R = TypeVar("R")
@@ -52,7 +63,7 @@ class RetraceError(Exception):
 
 
 class PaperTools(Primitives):
-    """Primitives for somebody who holds no blobs: an aggregate is as long as its owner announced."""
+    """Primitives for somebody who holds no blobs: an aggregate is as long as its owner announced, and rounded as much."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,30 +79,37 @@ class PaperTools(Primitives):
             self.verified += 1
         return self._verified[key]
 
-    def aggregate_norm(self, blob: Blob) -> float | None:
-        return cast(PaperBlob, blob).norm
+    def aggregate_norm(self, blob: Blob, form: Form = FLOAT32) -> float | None:
+        return _center(blob).norm
 
-    def joined(self, blobs: Sequence[Blob]) -> Tensor:
+    def rounding(self, blob: Blob, form: Form) -> float:
+        return _center(blob).rounding
+
+    def joined(self, blobs: Sequence[Blob], form: Form = FLOAT32) -> Tensor:
         return torch.empty(0)
 
 
 @dataclass(frozen=True)
 class PaperBlob:
-    """Length and norm of an aggregate, without its numbers."""
+    """Length of an aggregate, and what its owner announced of it, without its numbers."""
 
     length: int  # in bytes
-    norm: float
+    center: Center
 
     def __len__(self) -> int:
         return self.length
 
 
+def _center(blob: Blob) -> Center:
+    return cast(PaperBlob, blob).center
+
+
 class JournalChannel:
     """`protocol.core.channel.Channel` that answers with what a journal says was announced."""
 
-    def __init__(self, announcements: Announcements, size: int) -> None:
+    def __init__(self, announcements: Announcements, parameters: Parameters) -> None:
         self._announcements = announcements
-        self._size = size  # D
+        self._parameters = parameters
         self.used: set[Place] = set()
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
@@ -114,13 +132,12 @@ class JournalChannel:
         """All wanted aggregates, as their owners announced them."""
         if not blobs.wanted:
             return {}
-        bounds = part_bounds(self._size, len(blobs.wanted))
+        code = self._parameters.coding
+        bounds = part_bounds(self._parameters.size, len(blobs.wanted), code)
         clips = self._announcements[slot.attempt, int(Phase.CLIP)]
-        norms = {
-            (owner, center.part): center.norm for owner, said in clips.items() for center in said_as(said, Clip).centers
-        }
+        centers = {(owner, one.part): one for owner, said in clips.items() for one in said_as(said, Clip).centers}
         return {
-            part: PaperBlob(4 * (bounds[part + 1] - bounds[part]), norms[blobs.owners[part], part])
+            part: PaperBlob(code.centers.length(bounds[part + 1] - bounds[part]), centers[blobs.owners[part], part])
             for part in blobs.wanted
         }
 
@@ -208,7 +225,7 @@ class Retracer:
 
         Raises `UnseenError` if they are not all there, `RetraceError` if the step cannot have gone on like this."""
         self._claim(state, record)
-        channel = JournalChannel(said, self._run.parameters.size)
+        channel = JournalChannel(said, self._run.parameters)
         peer = Peer(
             self._identity,
             self._run,

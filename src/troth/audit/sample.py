@@ -135,7 +135,7 @@ class Sampler:
         return None if path is None else read_model(path, self._run.parameters.size)
 
     def _check_gradient(self, work: TrainingWork, training: Training, one: _Drawn) -> bool:
-        gradients = Gradients.at(self._walked.records[one.step], training, work, self._run.parameters.size)
+        gradients = Gradients.at(self._walked.records[one.step], training, work, self._run.parameters)
         if gradients.root(one.peer) == one.root:
             self._report.passed(Check.GRADIENTS)
         else:
@@ -143,18 +143,20 @@ class Sampler:
         return True
 
     def _check_wrong(self, gradients: Gradients, one: _Drawn) -> None:
-        """Judge a gradient that does not come out. Only others that do show that it is not this machine which is different."""
+        """Judge a gradient that does not come out. Only others that do show that it is not this machine which is different,
+        or its sender, which named this machine's class."""
         where, banned = f"step {one.step}, {self._name(one.peer)}", {peer: step for step, peer in self._walked.bans()}
         record, several = gradients.step, self._run.parameters.deviation is not None
         others = {PeerId(peer): root for peer, root in zip(record.contributors, record.roots, strict=True)}
         fit = [] if several else [p for p, root in others.items() if p not in banned and gradients.tells(p, root)]
-        if not fit:
+        own = not several and self._walked.classes.get((one.step, one.peer)) == gradients.hardware_class()  # [E6]
+        if not fit and not own:
             raise _OtherBitsError
         if one.peer in banned:
             step = banned[one.peer]
             self._report.passed(Check.GRADIENTS)
             self._report.remark(f"{where}: its gradient does not follow from its seed; it was banned in step {step}")
-        elif len(fit) > self._run.parameters.byzantine:
+        elif own or len(fit) > self._run.parameters.byzantine:
             what = "its gradient does not follow from its seed, and it was never banned"
             self._report.wrong(Check.GRADIENTS, where, what)
         else:  # a few liars could compute what this machine does, to make all others look guilty
@@ -187,11 +189,11 @@ class Sampler:
             self._report.skipped("updates", "no aggregate that belongs to a state in the folder is there")
 
     def _updated(self, work: TrainingWork, training: Training, record: StepRecord) -> Training | None:
-        read = self._found.aggregates.get(record.step)
+        read, form = self._found.aggregates.get(record.step), self._run.parameters.coding.centers
         aggregate = None if read is None or not record.updated else read()
         if aggregate is None:
             return None
-        update_D = self._tools.scaled(aggregate.numbers_D(), record.factor)
+        update_D = self._tools.scaled(aggregate.numbers_D(form=form), record.factor)
         return work.update(training, update_D, record.updates - 1)
 
     def _compare(self, work: TrainingWork, after: Training, record: StepRecord, made: int) -> None:

@@ -60,7 +60,7 @@ class StateChecker:
 
     @cached_property
     def _files(self) -> AggregateFiles:
-        return AggregateFiles(self._folder, self._run.parameters.size)
+        return AggregateFiles(self._folder, self._run.parameters.size, self._run.parameters.coding)
 
     def check(self) -> StateFiles:
         states = files_in(self._folder, "step-*.json")
@@ -142,11 +142,11 @@ class StateChecker:
         self._report.passed(Check.FILES)
 
     def _check_numbers(self, aggregate: bytes, record: StepRecord) -> None:
-        size = self._run.parameters.size
-        if len(aggregate) != 4 * size:
+        size, code, view = self._run.parameters.size, self._run.parameters.coding, memoryview(aggregate)
+        places = map(code.centers.length, part_bounds(size, record.parts, code))
+        if len(aggregate) != code.centers.length(size):
             raise FileError("its aggregate has another length than the model")
-        bounds, view = part_bounds(size, record.parts), memoryview(aggregate)
-        parts = [Blob(view[4 * start : 4 * stop]) for start, stop in pairwise(bounds)]
+        parts = [Blob(view[start:stop]) for start, stop in pairwise(places)]
         if aggregates_digest(part.digest for part in parts) != record.aggregates:
             raise FileError("it holds another aggregate than the one that its step's record names")
 
@@ -164,7 +164,7 @@ class StateChecker:
 
     def _blob(self, record: StepRecord) -> Blob | None:
         numbers_D = self._files.read(record)
-        return None if numbers_D is None else Blob.of(numbers_D)
+        return None if numbers_D is None else Blob.of(numbers_D, self._run.parameters.coding.centers)
 
     def _expect_name(self, path: Path, step: int, run: bytes) -> None:
         if run != self._run.id:

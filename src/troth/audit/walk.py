@@ -35,7 +35,7 @@ from troth.protocol.history import (
     step_of,
 )
 from troth.protocol.wire.frames import CertifiedRecord
-from troth.protocol.wire.messages import Announced
+from troth.protocol.wire.messages import Announced, Commit, said_as
 from troth.protocol.wire.primitives import Primitives
 
 # A history whose beginning was deleted: members follow from the records that changed them, the rest from what is left.
@@ -120,12 +120,19 @@ class Walked:
     raw: dict[int, bytes] = field(default_factory=dict)  # the same, as signed
     states: dict[int, State[Updates]] = field(default_factory=dict)  # the last ones, by the step that they begin
     retraced: set[int] = field(default_factory=set)  # steps whose record follows from their announcements
+    classes: dict[tuple[int, PeerId], bytes] = field(
+        default_factory=dict
+    )  # of hardware, as Commits named them, by step
     gap: Gap | None = None  # the beginning was deleted
     broken: bool = False  # a record did not follow, so nothing after it was followed
 
     def keep(self, state: State[Updates]) -> None:
         """Keep a state to compare files with; older ones without messages, and the oldest not at all."""
         self.states[state.step] = state
+        kept = state.audit_records.get(state.step - 1)
+        for peer, said in {} if kept is None else kept.commits.items():
+            if (named := said_as(said, Commit).hardware) is not None:
+                self.classes[state.step - 1, peer] = named
         self.states.pop(state.step - _STATES, None)
         old = self.states.get(state.step - _WITH_MESSAGES)
         if old is not None:

@@ -65,6 +65,22 @@ class Form(Protocol):
         """The same on a device; what crosses are the bytes."""
         ...
 
+    def rounding(self, view: memoryview) -> float:
+        """Most that rounding moves a vector that came out as these bytes."""
+        ...
+
+    def stored(self, numbers_D: Tensor) -> Tensor:
+        """A vector to keep or hand on whose bytes are those of `pack`."""
+        ...
+
+    def read(self, stored: Tensor) -> Tensor | None:
+        """The numbers of such a vector, if that is their one form."""
+        ...
+
+    def place(self, number: int) -> int:
+        """Where a number is in such a vector; with blocks, one that begins a block."""
+        ...
+
 
 @dataclass(frozen=True)
 class Plain:
@@ -94,6 +110,18 @@ class Plain:
 
     def unpack_to(self, view: memoryview, device: torch.device) -> Tensor:
         return torch.tensor(self.unpack(view), device=device)
+
+    def rounding(self, view: memoryview) -> float:
+        return 0.0
+
+    def stored(self, numbers_D: Tensor) -> Tensor:
+        return numbers_D
+
+    def read(self, stored: Tensor) -> Tensor:
+        return stored
+
+    def place(self, number: int) -> int:
+        return number
 
 
 @dataclass(frozen=True)
@@ -240,6 +268,27 @@ class Blocks:
         found_D = self.unpack(view)
         return None if found_D is None else torch.from_numpy(found_D)
 
+    def rounding(self, view: memoryview) -> float:
+        exponents = np.frombuffer(view, np.uint8)[:: 1 + self._width * BLOCK]
+        return self.worst(exponents.astype(np.int64), self.count(len(view)))
+
+    def worst(self, exponent_B: NDArray[np.int64], count: int) -> float:
+        """Length of half a quantum in each of so many numbers."""
+        count_B = np.full(len(exponent_B), BLOCK)
+        count_B[-1:] = count - BLOCK * (len(exponent_B) - 1)
+        count_E = np.bincount(exponent_B, weights=count_B)
+        return math.sqrt(math.fsum(count_E * np.ldexp(0.25, 2 * (np.arange(len(count_E)) - BIAS))))
+
+    def stored(self, numbers_D: Tensor) -> Tensor:
+        return torch.frombuffer(self.pack(numbers_D), dtype=torch.uint8) if len(numbers_D) else torch.empty(0).byte()
+
+    def read(self, stored: Tensor) -> Tensor | None:
+        numbers_D = self.unpack(stored.numpy().data)
+        return None if numbers_D is None else torch.from_numpy(numbers_D)
+
+    def place(self, number: int) -> int:
+        return self.length(number)
+
 
 FLOAT32, INT8, INT16 = Plain(), Blocks("int8", 8), Blocks("int16", 16)
 
@@ -270,6 +319,11 @@ class Code:
             with kernels.one_at_a_time():
                 block_kernels.load((INT8, INT16))
 
+    @property
+    def rounds_centers(self) -> bool:
+        """Whether an aggregate is rounded but as float32 is."""
+        return isinstance(self.centers, Blocks)
+
     def quanta(self, center_D: Tensor) -> NDArray[np.float64] | None:
         """Of an aggregate, number by number; None where it is not rounded but as float32 is."""
         return self.centers.quanta(center_D) if isinstance(self.centers, Blocks) else None
@@ -278,13 +332,11 @@ class Code:
         """Most that rounding moves an aggregate that came out like this."""
         if not isinstance(self.centers, Blocks):
             return 0.0
-        exponent_B = self.centers.exponents(center_D)
-        count_B = np.diff(np.append(np.arange(0, len(center_D), BLOCK), len(center_D)))
-        count_E = np.bincount(exponent_B, weights=count_B)
-        return math.sqrt(math.fsum(count_E * np.ldexp(0.25, 2 * (np.arange(len(count_E)) - BIAS))))
+        return self.centers.worst(self.centers.exponents(center_D), len(center_D))
 
 
-Code.known.update(float32=Code(FLOAT32, FLOAT32, 1), int8=Code(INT8, INT16, BLOCK))
+PLAIN = Code(FLOAT32, FLOAT32, 1)
+Code.known.update(float32=PLAIN, int8=Code(INT8, INT16, BLOCK))
 
 
 def _compiled(count: int) -> bool:

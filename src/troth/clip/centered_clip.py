@@ -57,8 +57,14 @@ def clip_residual(vectors_PD: Tensor, v_D: Tensor, *, tau: float) -> Tensor:
     return torch.from_numpy(_pulls_here(vectors_PD, v_D, tau)[0])
 
 
-def judge_center(vectors_PD: Tensor, v_D: Tensor, *, tau: float) -> tuple[float, float]:
+def judge_center(vectors_PD: Tensor, v_D: Tensor, *, tau: float, rounding: float = 0.0) -> tuple[float, float]:
     """Give the length of the residual and its tolerance: the same two numbers on every machine (SPEC T6)."""
+    residual, norms = measure_center(vectors_PD, v_D, tau=tau)
+    return residual, residual_tolerance(exact_norm(v_D), norms, tau=tau, size=len(v_D), rounding=rounding)
+
+
+def measure_center(vectors_PD: Tensor, v_D: Tensor, *, tau: float) -> tuple[float, list[float]]:
+    """Give the length of the residual, and the rows' distances."""
     if vectors_PD.device.type != "cpu":
         rows_D = (row_D.double() for row_D in vectors_PD.detach())
         away_D, norms = pulls(rows_D, v_D.detach().to(vectors_PD.device).double(), tau)
@@ -68,7 +74,7 @@ def judge_center(vectors_PD: Tensor, v_D: Tensor, *, tau: float) -> tuple[float,
     else:
         residual_D, norms = _pulls_here(vectors_PD, v_D, tau)
         residual = math.sqrt(float(tree_sum(residual_D * residual_D)))
-    return residual, residual_tolerance(exact_norm(v_D), norms, tau=tau, size=len(v_D))
+    return residual, list(norms)
 
 
 def _pulls_here(vectors_PD: Tensor, v_D: Tensor, tau: float) -> tuple[Floats, list[float]]:
@@ -91,15 +97,22 @@ def pulls(rows_D: Iterable[Wide], center_D: Wide, tau: float) -> tuple[Wide, lis
     return residual_D, norms
 
 
-def residual_tolerance(center_norm: float, norms: Sequence[float], *, tau: float, size: int) -> float:
+def slack(center_norm: float, size: int, rounding: float = 0.0) -> float:
+    """`ε = 2⁻²¹·‖v‖ + √d·2⁻¹²⁵`: eight times as far as rounding to float32 moves an aggregate, and twice as far as flushing
+    subnormals does; and as far as it may be rounded for its code (SPEC C4)."""
+    return 2.0**-21 * center_norm + math.sqrt(size) * 2.0**-125 + rounding
+
+
+def residual_tolerance(
+    center_norm: float, norms: Sequence[float], *, tau: float, size: int, rounding: float = 0.0
+) -> float:
     """The largest residual norm at which an aggregate still counts as right (SPEC V2).
 
-    `Σ_i min(2τ, ε·τ/max(norm_i − ε, τ)) + 2⁻⁴⁰·Σ_i min(norm_i, τ)` with `ε = 2⁻²¹·‖v‖ + √d·2⁻¹²⁵` and
-    `norm_i = ‖x_i − v‖`. The first sum bounds the change of the pulls when `v` moves by ε, which is eight times as far as
-    rounding to float32 moves it, and twice as far as flushing subnormals does; the second is the loss of float64 scalars. All
-    numbers are announced, sums round once and operations are single: the same bits everywhere.
+    `Σ_i min(2τ, ε·τ/max(norm_i − ε, τ)) + 2⁻⁴⁰·Σ_i min(norm_i, τ)` with `norm_i = ‖x_i − v‖`. The first sum bounds the change
+    of the pulls when `v` moves by ε; the second is the loss of float64 scalars. All numbers are announced, sums round once and
+    operations are single: the same bits everywhere.
     """
-    epsilon = 2.0**-21 * center_norm + math.sqrt(size) * 2.0**-125
+    epsilon = slack(center_norm, size, rounding)
     moved = math.fsum(min(2 * tau, epsilon * tau / max(norm - epsilon, tau)) for norm in norms)
     return moved + 2.0**-40 * math.fsum(min(norm, tau) for norm in norms)
 

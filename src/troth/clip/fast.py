@@ -28,9 +28,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.clip import kernels, on_device
-from troth.clip.centered_clip import check_tau, dot, judge_center, residual_tolerance, solve_for_any_rows
+from troth.clip.blocks import PLAIN, Code
+from troth.clip.centered_clip import check_tau, dot, residual_tolerance, solve_for_any_rows
 from troth.clip.exact import AggregationError, Floats, check_shape, check_vectors, flush_in_place
 from troth.clip.kernels import spread
+from troth.clip.rounded_center import acquits
 
 # P peers, D coordinates, C coordinates of a chunk
 _CHUNK_NUMBERS = 1 << 18  # numbers in a thread's float64 buffer: 2 MB
@@ -63,17 +65,18 @@ def centered_clip(vectors_PD: Tensor, *, tau: float) -> Tensor:
     return solve_centered_clip(vectors_PD, tau=tau).value_D
 
 
-def acquitted_center(vectors_PD: Tensor, *, tau: float, share: float = 1 / 2) -> Tensor | None:
-    """The clipped centre, if this peer's own jury acquits it within a share of the tolerance; else None (SPEC A7).
+def acquitted_center(vectors_PD: Tensor, *, tau: float, code: Code = PLAIN, share: float = 1 / 2) -> Tensor | None:
+    """The clipped centre, rounded for its code, if this peer's own jury acquits it within a share of the tolerance; else None
+    (SPEC A7).
 
     Other machines judge with other bits, so half of it has to do for whoever speaks, and a quarter before somebody else is
     blamed for having found none."""
     _check(vectors_PD, tau)
-    value_D = _solve_around(vectors_PD, tau).value_D
-    residual, tolerance = judge_center(vectors_PD, value_D, tau=tau)
-    if residual > share * tolerance:
-        value_D, residual, tolerance = solve_for_any_rows(vectors_PD, tau=tau)
-    return value_D if residual <= share * tolerance else None
+    value_D = code.round_center(_solve_around(vectors_PD, tau).value_D)
+    if acquits(vectors_PD, value_D, tau=tau, code=code, share=share):
+        return value_D
+    value_D = code.round_center(solve_for_any_rows(vectors_PD, tau=tau)[0])
+    return value_D if acquits(vectors_PD, value_D, tau=tau, code=code, share=share) else None
 
 
 def solve_centered_clip(vectors_PD: Tensor, *, tau: float) -> ClippedCenter:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from troth.clip.blocks import Code
 from troth.crypto import PeerId, Signature
 from troth.evidence.file_format import (
     FORMAT,
@@ -185,7 +186,7 @@ def make_exhibit(
 ) -> ExhibitWithBlobs:
     """Make the exhibit of this judgement, and open it as a stranger would; keep it only if it holds. Nothing shows that a message
     was never sent, and the accused may be gone from the record. `before` are the records of the steps before."""
-    made = _exhibit_of(judgement, seen)
+    made = _exhibit_of(run, judgement, seen)
     disputed = next((record for record in (*before, seen.record) if record.step == judgement.step), None)
     if made.exhibit is None or disputed is None:
         return ExhibitWithBlobs()
@@ -197,7 +198,7 @@ def make_exhibit(
     return made
 
 
-def _exhibit_of(judgement: Judgement, seen: Outcome[Training]) -> ExhibitWithBlobs:
+def _exhibit_of(run: Run, judgement: Judgement, seen: Outcome[Training]) -> ExhibitWithBlobs:
     """As far as this peer holds the messages: an observer, or a member that came back since, has none."""
     match judgement.kind:
         case ChargeKind.REPORT | ChargeKind.AGGREGATE:
@@ -206,7 +207,9 @@ def _exhibit_of(judgement: Judgement, seen: Outcome[Training]) -> ExhibitWithBlo
             return ExhibitWithBlobs() if found is None else _of_part(judgement, found)
         case ChargeKind.GRADIENT | ChargeKind.AUDITED_REPORT | ChargeKind.COVER:
             kept = seen.state.audit_records.get(judgement.step)
-            return ExhibitWithBlobs() if kept is None else _of_audit(judgement, kept, seen.record)
+            return (
+                ExhibitWithBlobs() if kept is None else _of_audit(judgement, kept, seen.record, run.parameters.coding)
+            )
         case _:
             return ExhibitWithBlobs()  # an equivocation proves itself, and a deviation rests on votes
 
@@ -233,7 +236,7 @@ def _of_part(judgement: Judgement, found: Disclosure) -> ExhibitWithBlobs:
     return ExhibitWithBlobs(exhibit, {blob.digest: blob for blob in blobs})
 
 
-def _of_audit(judgement: Judgement, kept: AuditRecord[Training], record: StepRecord) -> ExhibitWithBlobs:
+def _of_audit(judgement: Judgement, kept: AuditRecord[Training], record: StepRecord, code: Code) -> ExhibitWithBlobs:
     """Commitments, and what was said about the aggregates. The gradient itself is recomputed from its seed."""
     target = PeerId(judgement.target)
     if judgement.kind == ChargeKind.GRADIENT:
@@ -243,7 +246,7 @@ def _of_audit(judgement: Judgement, kept: AuditRecord[Training], record: StepRec
         return ExhibitWithBlobs()  # it was accused of a report that it never sent (SPEC J5)
     cover = judgement.kind == ChargeKind.COVER
     reporters = sorted(wrong_reporters(record, judgement.step)) if cover else [PeerId(judgement.target)]
-    blobs = Blob.cut(kept.aggregate_D, kept.bounds)
+    blobs = Blob.cut(kept.aggregate_D, kept.bounds, code.centers)
     owner = PeerId(judgement.target)
     exhibit = Exhibit(
         attempt=kept.attempt,

@@ -91,7 +91,10 @@ def wanted_blobs(proof: Proof) -> dict[Digest, int]:
     shown, part = proof.exhibit, proof.judgement.part
     if shown is None:
         return {}
-    sizes = [4 * int(size) for size in np.diff(part_bounds(proof.run.parameters.size, shown.step.parts))]
+    code = proof.run.parameters.coding
+    sizes = np.diff(part_bounds(proof.run.parameters.size, shown.step.parts, code)).tolist()
     if part is None or not shown.proven_parts:
-        return dict(zip(shown.aggregates, sizes, strict=False))  # none where they are not needed
-    return dict.fromkeys((shown.aggregates[part], *(digest for digest, _ in shown.proven_parts.values())), sizes[part])
+        lengths = map(code.centers.length, sizes)
+        return dict(zip(shown.aggregates, lengths, strict=False))  # none where they are not needed
+    rows = dict.fromkeys((digest for digest, _ in shown.proven_parts.values()), code.rows.length(sizes[part]))
+    return {**rows, shown.aggregates[part]: code.centers.length(sizes[part])}

@@ -11,7 +11,9 @@ from typing import Literal
 import msgspec
 import numpy as np
 import torch
+from torch import Tensor
 
+from troth.clip.blocks import Code
 from troth.crypto import Digest, PeerId
 from troth.errors import OperatorError
 from troth.evidence.companion_files import state_name
@@ -22,7 +24,7 @@ from troth.protocol.core.parts import Bounds, CommittedParts, ProvenPart, commit
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.roster import part_taus
-from troth.protocol.core.run import Run
+from troth.protocol.core.run import Parameters, Run
 from troth.protocol.step.audits import (
     CONVICT_AT,
     COVER_AT,
@@ -36,7 +38,7 @@ from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import ChargeKind
 from troth.protocol.wire.primitives import Primitives, ReportTable
 from troth.specs import parse_spec
-from troth.training.optimizers import constant, make_optimizer
+from troth.training.optimizers import SGD, constant, make_optimizer
 from troth.training.problem import Problem
 from troth.training.task import Task
 from troth.training.tasks import TASKS, make_task
@@ -175,9 +177,9 @@ def _judged(proof: Proof, gradients: "Gradients") -> Recomputed:
     accused, roots = PeerId(proof.judgement.target), gradients.step.commitments
     if gradients.root(accused) == roots[accused]:
         return Recomputed.REFUTED if _accused_banned(proof) else Recomputed.CONFIRMED
-    if proof.run.parameters.deviation is not None:
-        same_bits = exhibit_of(proof).hardware[accused] == gradients.hardware_class()
-    else:
+    parameters = proof.run.parameters
+    same_bits = parameters.names_hardware and exhibit_of(proof).hardware.get(accused) == gradients.hardware_class()
+    if parameters.deviation is None and not same_bits:
         others = sorted({*gradients.step.contributors} - {accused})  # strangers tell nothing
         same_bits = any(gradients.tells(PeerId(peer), roots[peer]) for peer in others)
     if not same_bits:
@@ -186,26 +188,26 @@ def _judged(proof: Proof, gradients: "Gradients") -> Recomputed:
 
 
 def _gradients(proof: Proof, training: Training | None, problem_for: Callable[[Run], Problem | None]) -> "Gradients":
-    step, size = proof.disputed, proof.run.parameters.size
+    step, parameters = proof.disputed, proof.run.parameters
     assert step is not None
     assert proof.state is not None
     if training is None:
         raise RecomputeError(f"{state_name(proof.state)} is not beside the file")
     if state_digest(training) != proof.state:
         raise RecomputeError("the state beside the file is not the one that the members signed")
-    if training.parameters_D.numel() != size:
-        raise RecomputeError(f"the state has {training.parameters_D.numel()} parameters, the run agreed on {size}")
+    if (found := training.parameters_D.numel()) != parameters.size:
+        raise RecomputeError(f"the state has {found} parameters, the run agreed on {parameters.size}")
     problem = problem_for(proof.run)
     if problem is None:
         raise RecomputeError("this machine lacks the device that the run computes on")
-    return Gradients.at(step, training, _work_of(proof.run, problem), size)
+    return Gradients.at(step, training, _work_of(proof.run, problem), parameters)
 
 
 def _work_of(run: Run, problem: Problem) -> TrainingWork:
-    """A work that computes the run's gradients, and makes no updates. The rate of walks is in the state."""
-    with _tasks_faults():
-        optimizer = make_optimizer(_described(run).optimizer)
+    """A work that computes the run's gradients, and makes no updates: an optimizer makes walks alone, with the state's rate."""
     local_steps = run.parameters.local_steps
+    with _tasks_faults():
+        optimizer = SGD() if local_steps == 1 else make_optimizer(_described(run).optimizer)
     return TrainingWork(problem, optimizer, constant(1.0, 1), Primitives(), local_steps=local_steps)
 
 
@@ -215,19 +217,20 @@ class Gradients:
 
     step: StepRecord
     bounds: Bounds
+    code: Code
     work: TrainingWork
     training: Training
 
     @classmethod
-    def at(cls, step: StepRecord, training: Training, work: TrainingWork, size: int) -> "Gradients":
-        here = Training(training.parameters_D.to(work.problem.device), training.optimizer)
-        return cls(step, part_bounds(size, step.parts), work, here)
+    def at(cls, step: StepRecord, training: Training, work: TrainingWork, parameters: Parameters) -> "Gradients":
+        here, code = Training(training.parameters_D.to(work.problem.device), training.optimizer), parameters.coding
+        return cls(step, part_bounds(parameters.size, step.parts, code), code, work, here)
 
     def parts(self, peer: PeerId) -> CommittedParts:
         seed = gradient_seed(Digest(self.step.seed_randomness), peer)
         with _tasks_faults():
             gradient_D = self.work.gradient_now(self.training, seed)
-        return commit_parts(gradient_D, self.bounds)
+        return commit_parts(gradient_D, self.bounds, code=self.code, seed=seed)
 
     def hardware_class(self) -> Digest:
         """This machine's class."""
@@ -254,7 +257,7 @@ def _audited(proof: Proof, gradients: Gradients, blobs: Blobs) -> bool | None:
     """Judge a report of an earlier step, or an owner that let it pass; None if the gradient is not the one committed to."""
     shown, part = exhibit_of(proof), proof.judgement.part
     step, bounds = gradients.step, gradients.bounds
-    aggregate_D = torch.cat([blob_of(blobs, digest).numbers_D() for digest in shown.aggregates])
+    aggregate_D = torch.cat([center_of(proof, blobs, part) for part in range(len(shown.aggregates))])
     taus = np.array(part_taus(step.tau, bounds))
     for peer, root in sorted(shown.roots.items()):
         parts = gradients.parts(peer)
@@ -276,20 +279,21 @@ def _part_guilty(proof: Proof, blobs: Blobs) -> bool:
     """Whether the accused is guilty: of a wrong report about the part, or of a wrong aggregate of it, or of covering."""
     shown, part = exhibit_of(proof), proof.judgement.part
     assert part is not None
-    bounds = part_bounds(proof.run.parameters.size, shown.step.parts)
+    code = proof.run.parameters.coding
+    bounds = part_bounds(proof.run.parameters.size, shown.step.parts, code)
     proven_parts: dict[PeerId, ProvenPart] = {}
     for peer, (digest, path) in shown.proven_parts.items():
         proven_parts[peer] = ProvenPart(blob_of(blobs, digest), path)
-        if not opens(proven_parts[peer], part, bounds, shown.roots[peer]):
+        if not opens(proven_parts[peer], part, bounds, shown.roots[peer], code=code):
             raise RecomputeError(f"a part is not what {peer.hex()} committed to")
     reporters = sorted(proven_parts)
-    rows_PD = rows_of([proven_parts[peer] for peer in reporters])
-    center_D, tau = blob_of(blobs, shown.aggregates[part]).numbers_D(), part_taus(shown.step.tau, bounds)[part]
+    rows_PD = rows_of([proven_parts[peer] for peer in reporters], code=code)
+    center_D, tau = center_of(proof, blobs, part), part_taus(shown.step.tau, bounds)[part]
     said = ReportTable(tuple(shown.reports[peer] for peer in reporters)).about(part)
     about = rows_PD, center_D, project_of(proof), bounds[part], said, tau
     if proof.judgement.kind == ChargeKind.REPORT:  # its one row says nothing about the aggregate
         return bool(report_errors(*about)[0] > CONVICT_AT)
-    finding = judge_part(reporters, *about)
+    finding = judge_part(reporters, *about, code)
     if finding.aggregate_wrong or shown.named is None:
         return finding.aggregate_wrong
     return bool(finding.covered(frozenset(peer for about, peer in shown.named if about == part)))
@@ -307,6 +311,14 @@ def project_of(proof: Proof) -> Project:
     shown, parameters = exhibit_of(proof), proof.run.parameters
     assert shown.projection_key is not None
     return Primitives().projector(shown.projection_key, parameters.projections, parameters.size)
+
+
+def center_of(proof: Proof, blobs: Blobs, part: int) -> Tensor:
+    """The aggregate of a part."""
+    blob, form = blob_of(blobs, exhibit_of(proof).aggregates[part]), proof.run.parameters.coding.centers
+    if blob.array_D(form) is None:
+        raise RecomputeError(f"the aggregate of part {part} is no {form.name}: nobody can have agreed on it")
+    return blob.numbers_D(form=form)
 
 
 def blob_of(blobs: Blobs, digest: Digest) -> Blob:

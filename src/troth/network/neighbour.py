@@ -17,7 +17,7 @@ from troth.network.transport.base import Lane, Message, Received, pieces_of
 from troth.network.transport.connection import StreamConnection
 from troth.protocol.wire.messages import Bytes32, Bytes64, Malformed, Step
 
-VERSION = 13  # raised with every change after which peers would compute something else: they are refused, and nobody is banned
+VERSION = 14  # raised with every change after which peers would compute something else: they are refused, and nobody is banned
 _MOST_BYTES = 1 << 14  # of a session's message
 CONTROL_SESSION, CONTROL_PACKET = b"\x00", b"\x01"  # first byte of a control message: a session's, or the protocol's
 _LOOK_EVERY_S = 0.05

@@ -113,7 +113,8 @@ def test_a_chunk_is_read_without_the_rest_of_the_file(
     aggregate_D = torch.arange(bounds[-1], dtype=torch.float32)
     path = tmp_path_factory.mktemp("aggregate") / "file"
     path.write_bytes(aggregate_D.numpy().tobytes())
-    assert _chunk_of(path, bounds, number) == served_aggregate(aggregate_D, bounds).chunk(number)
+    places = [4 * bound for bound in bounds]
+    assert _chunk_of(path, places, number) == served_aggregate(aggregate_D, bounds).chunk(number)
 
 
 def test_a_gap_asks_for_the_model(tmp_path: Path) -> None:

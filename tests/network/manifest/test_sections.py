@@ -50,6 +50,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "parameters.content_every": (parameters(content_every=16), "protocol"),
     "parameters.probation": (parameters(probation=16), "protocol"),
     "parameters.slots": (parameters(probation=16, slots=2), "protocol"),
+    "parameters.code": (parameters(size=4000, code="int8"), "protocol"),
     "parameters.ticket_bits": (parameters(probation=16, ticket_bits=20), "protocol"),
     "parameters.rekey_every": (parameters(rekey_every=500), "protocol"),
     "parameters.local_steps": (parameters(local_steps=4), "protocol"),

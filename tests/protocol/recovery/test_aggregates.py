@@ -11,6 +11,7 @@ from tests.protocol.small_runs import SMALL, finished, records
 from troth.crypto import CHUNK_BYTES, Digest
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.core.records import StepRecord, aggregates_digest
+from troth.protocol.core.run import Parameters
 from troth.protocol.core.state import LastRecord, State
 from troth.protocol.recovery.models import (
     CollectedAggregate,
@@ -117,7 +118,9 @@ def test_aggregates_are_kept_for_a_bounded_time(ended: ProtocolSimulation) -> No
     last = ended.states[ended.honest[0]]
     kept = max(last.audit_records)
     states = [_after(last, kept, number) for number in range(100)]
-    small, large = KeptAggregates(1 << 20, 1), KeptAggregates(1 << 26, 16)
+    small, large = (
+        KeptAggregates(Parameters(1 << power, 1.0, 0, content_every=every)) for power, every in ((20, 1), (26, 16))
+    )
     for state in states:
         small.add([state])
         large.add([state])

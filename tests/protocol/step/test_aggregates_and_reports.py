@@ -16,7 +16,7 @@ from troth.evidence.verify import verify_ban
 from troth.protocol.core.records import decode_record
 from troth.protocol.core.roles import combine
 from troth.protocol.step.audits import sum_vanishes, suspicious_parts, too_long
-from troth.protocol.wire.messages import ChargeKind, ReportNumbers
+from troth.protocol.wire.messages import Center, ChargeKind, ReportNumbers
 from troth.protocol.wire.primitives import Primitives, ReportTable
 from troth.training.work import TrainingWork
 from troth.workshop.simulation import ProtocolSimulation, Scenario
@@ -115,15 +115,26 @@ def reports(*rows: list[float]) -> list[ReportNumbers]:
     ]
 
 
+def announced(norm: float, rounding: float = 0.0) -> Center:
+    return Center(0, bytes(32), norm, rounding)
+
+
+def test_a_rounded_aggregate_may_be_off_by_a_quarter_more_than_rounding_moves_it() -> None:
+    """[V2, C4]"""
+    off = reports([1.0 + 2e-3, -2.0], [-1.0, 2.0])
+    assert not sum_vanishes(0, off, announced(1.0, 2e-3 / 2 / math.sqrt(2) / 1.26), 10.0, 9)
+    assert sum_vanishes(0, off, announced(1.0, 2e-3 / 2 / math.sqrt(2) / 1.24), 10.0, 9)
+
+
 def test_sums_that_vanish_and_sums_that_do_not() -> None:
     """[V2] The tolerance is eight times what rounding the aggregate can cost, and no more."""
     balanced = reports([1.0, -2.0], [-1.0, 2.0])
-    assert sum_vanishes(0, balanced, center_norm=1.0, tau=10.0, size=9)
+    assert sum_vanishes(0, balanced, announced(1.0), tau=10.0, size=9)
     allowed = 2.0**-21 * 2 * 1.0
-    assert sum_vanishes(0, reports([1.0 + 0.9 * allowed, -2.0], [-1.0, 2.0]), 1.0, 10.0, 9)
+    assert sum_vanishes(0, reports([1.0 + 0.9 * allowed, -2.0], [-1.0, 2.0]), announced(1.0), 10.0, 9)
     off = reports([1.0 + 2 * allowed, -2.0], [-1.0, 2.0])
-    assert not sum_vanishes(0, off, 1.0, 10.0, 9)
-    assert not sum_vanishes(0, off, 100.0, 1e-6, 9)  # a centre as long as the rows are far buys no slack
+    assert not sum_vanishes(0, off, announced(1.0), 10.0, 9)
+    assert not sum_vanishes(0, off, announced(100.0), 1e-6, 9)  # a centre as long as the rows are far buys no slack
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1e-13, 1e-12, 1e-7, 1e-6, 1.0]), st.booleans())
@@ -134,7 +145,8 @@ def test_the_fast_check_decides_as_its_definition(seed: int, shift: float, long:
     tables[-1] = -tables[:-1].sum(axis=0) + shift * generator.normal(size=(3, 16))
     norms = np.sqrt((tables**2).mean(axis=2)) / (generator.uniform(1.5, 3.5) if long else 1.0)
     said = [ReportNumbers(norms[k], norms[k], tables[k]) for k in range(5)]
-    center, taus, bounds = [1.0, 2.0**-30, 0.0], [5.0, 0.7, 5.0], (0, 1, 2, 5)
+    center = [announced(1.0), announced(2.0**-30, 2.0**-33), announced(0.0)]
+    taus, bounds = [5.0, 0.7, 5.0], (0, 1, 2, 5)
     slow = {
         part
         for part in range(3)

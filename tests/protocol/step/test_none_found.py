@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.protocol.small_runs import SMALL, finished, kept_promises
+from troth.clip.blocks import Code
 from troth.clip.fast import centered_clip
 from troth.protocol.core.parts import part_bounds
 from troth.protocol.core.records import StepRecord, decode_record
@@ -93,11 +94,11 @@ def test_an_owner_that_claims_to_have_none_is_out_and_struck(monkeypatch: pytest
     makes it. No member is banned for it, and the model moves."""
     calls: list[int] = []
 
-    def weak_once(rows_PD: Tensor, tau: float) -> Tensor:
+    def weak_once(rows_PD: Tensor, tau: float, code: Code) -> Tensor:
         calls.append(len(calls))
-        return torch.zeros_like(rows_PD[0]) if len(calls) == 20 else _right(rows_PD, tau)
+        return torch.zeros_like(rows_PD[0]) if len(calls) == 20 else _right(rows_PD, tau, code)
 
-    _right: Callable[[Tensor, float], Tensor] = step.aggregate
+    _right: Callable[[Tensor, float, Code], Tensor] = step.aggregate
     monkeypatch.setattr(step, "aggregate", weak_once)
     seen = finished(dataclasses.replace(SPIKED, attack="sign-flip", attack_start=7))
     withheld = [(r, j) for r in _records(seen) for j in r.judgements if j.verdict == GuiltySide.WITHHELD]
@@ -114,7 +115,7 @@ def test_without_judging_itself_an_honest_owner_would_be_banned(monkeypatch: pyt
     """So that the tests above can fail. One owner announces whatever its weak solver gives."""
     announced: list[Tensor] = []
 
-    def unjudged(rows_PD: Tensor, tau: float) -> Tensor:
+    def unjudged(rows_PD: Tensor, tau: float, _: Code) -> Tensor:
         center_D = _weak(rows_PD, tau=tau)
         if center_D is None and not announced:
             announced.append(rows_PD[0] + 1)

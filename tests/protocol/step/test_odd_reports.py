@@ -13,7 +13,7 @@ from tests.protocol.step.disturbed_step import DISTURBED_STEP, LYING, altering, 
 from troth.crypto import PeerId
 from troth.protocol.core.run import LeftOutError
 from troth.protocol.step.audits import sum_vanishes, suspicious_parts
-from troth.protocol.wire.messages import ChargeKind, Commit, Message, Report, ReportNumbers, Reveal
+from troth.protocol.wire.messages import Center, ChargeKind, Commit, Message, Report, ReportNumbers, Reveal
 from troth.protocol.wire.primitives import ReportTable
 from troth.workshop.simulation import ProtocolSimulation
 
@@ -145,8 +145,9 @@ def test_reports_of_any_finite_number_are_judged(number: float) -> None:
 def test_sums_of_the_largest_numbers_there_may_be_do_not_vanish(number: float) -> None:
     """[V2, M3] And nobody falls over them."""
     said = [ReportNumbers(np.ones(2), np.ones(2), np.full((2, 16), number)) for _ in range(3)]
-    assert not sum_vanishes(0, said, 1.0, 1.0, 1)
-    assert suspicious_parts(ReportTable(tuple(said)), [1.0, 1.0], [1.0, 1.0], (0, 1, 2)) == {0, 1}
+    center = Center(0, bytes(32), 1.0)
+    assert not sum_vanishes(0, said, center, 1.0, 1)
+    assert suspicious_parts(ReportTable(tuple(said)), [center, center], [1.0, 1.0], (0, 1, 2)) == {0, 1}
 
 
 def _moved(message: Message) -> Message:

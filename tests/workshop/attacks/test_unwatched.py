@@ -58,4 +58,4 @@ def test_a_file_inside_it_is_part_of_the_configuration(tmp_path: Path) -> None:
     scenario = Scenario(
         task="quadratic", peers=7, byzantine=2, attack=f"zero + unwatched:attack={file}", attack_start=0
     )
-    assert list(scenario.config()["code"]) == [str(file)]
+    assert list(scenario.config()["files"]) == [str(file)]

@@ -292,7 +292,7 @@ class TestFiles:
         file.write_text(text)
         scenario = replace(SMALL, defence=str(file))
         before = scenario.config()
-        assert list(before["code"]) == [str(file)]
+        assert list(before["files"]) == [str(file)]
         assert slug(before).startswith("tests.workshop.simulation.test-own-parts.Waves-hidden-4-rule.py-")
         file.write_text(text + "# another\n")
         assert slug(scenario.config()) != slug(before)

@@ -107,9 +107,9 @@ class TestSpecs:
         assert simulation._aggregate(sent_PD, [True, True, False, True], simulation.aggregator)[0] == 0.9375
         summary = simulate(scenario).summary
         assert summary.details["removed"] == {"0": 1}
-        assert str(file) in summary.config["code"]
+        assert str(file) in summary.config["files"]
         inside = Scenario(task=QUADRATIC, peers=4, steps=5, defence=f"nnm:rule={file}")
-        assert str(file) in inside.config()["code"]
+        assert str(file) in inside.config()["files"]
 
 
 class TestMomentum:

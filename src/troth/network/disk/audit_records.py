@@ -132,7 +132,7 @@ class AuditRecordFiles:
         agreed, two = {**records, **last}, {state.step - 2, state.step - 1}
         wanted = sorted(two | (owed & agreed.keys()))
         found = {step: self._read(step, earlier, restore if step in owed else _cannot) for step in wanted}
-        kept = {step: one for step, one in found.items() if one is not None and _is_of(one, agreed.get(step))}
+        kept = {step: one for step, one in found.items() if one is not None and self._is_of(one, agreed.get(step))}
         return replace(state, audit_records=kept)
 
     def _path(self, step: int) -> Path:
@@ -148,7 +148,7 @@ class AuditRecordFiles:
             model=record.model,
             names_content=record.content,
             state=self._checkpoints.work.digest(record.training) if small else None,
-            aggregate=bytes(Blob.of(record.aggregate_D).view) if small else None,
+            aggregate=bytes(self._aggregates.code.centers.pack(record.aggregate_D)) if small else None,
             **same,
             **said,
         )
@@ -189,7 +189,7 @@ class AuditRecordFiles:
     def _aggregate(self, saved: SavedAuditRecord, clips: Mapping[PeerId, Announced]) -> Tensor | None:
         """The aggregate that the owners announced."""
         if saved.aggregate is not None:
-            return Blob(saved.aggregate).numbers_D()
+            return Blob(saved.aggregate).numbers_D(form=self._aggregates.code.centers)
         found = self._aggregates.read_parts(saved.step, saved.bounds)
         said = {center.part: center.digest for one in clips.values() for center in said_as(one, Clip).centers}
         if found is None or not all(said.get(part) == blob.digest for part, blob in enumerate(found[1])):
@@ -197,20 +197,20 @@ class AuditRecordFiles:
         rest(found[:1], self._folder)
         return found[0]
 
+    def _is_of(self, kept: AuditRecord[Training], record: StepRecord | None) -> bool:
+        """Whether an audit record is of the step that was agreed on, as far as that is known: a step may have been discarded,
+        and made again otherwise."""
+        if record is None:
+            return True
+        commits = {**kept.commits, **kept.probed}
+        roots = {peer: said_as(commits[PeerId(peer)], Commit).root for peer in record.commitments if peer in commits}
+        blobs = Blob.cut(kept.aggregate_D, kept.bounds, self._aggregates.code.centers)
+        aggregates = aggregates_digest(blob.digest for blob in blobs)
+        return kept.model == record.state_before and roots == record.commitments and aggregates == record.aggregates
+
 
 def _envelopes(announced: Mapping[PeerId, Announced]) -> dict[bytes, Envelope]:
     return {bytes(peer): one.envelope for peer, one in announced.items()}
-
-
-def _is_of(kept: AuditRecord[Training], record: StepRecord | None) -> bool:
-    """Whether an audit record is of the step that was agreed on, as far as that is known: a step may have been discarded, and
-    made again otherwise."""
-    if record is None:
-        return True
-    commits = {**kept.commits, **kept.probed}
-    roots = {peer: said_as(commits[PeerId(peer)], Commit).root for peer in record.commitments if peer in commits}
-    aggregates = aggregates_digest(blob.digest for blob in Blob.cut(kept.aggregate_D, kept.bounds))
-    return kept.model == record.state_before and roots == record.commitments and aggregates == record.aggregates
 
 
 def _opened(phase: Phase, envelopes: Mapping[bytes, Envelope]) -> dict[PeerId, Announced] | None:

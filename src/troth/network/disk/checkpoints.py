@@ -12,7 +12,7 @@ aggregates since the last saved model are kept, and with both, a peer makes its 
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +26,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from troth.clip.blocks import PLAIN, Code
 from troth.crypto import CHUNK_BYTES, Digest, blob_digest
 from troth.files import read_into, write_by, write_bytes
 from troth.network.disk.lock import DiskError, or_disk_error, step_files
@@ -37,7 +38,7 @@ from troth.protocol.core.roles import PendingAudits
 from troth.protocol.core.roster import Roster, Scales
 from troth.protocol.core.state import LastRecord, State
 from troth.protocol.recovery.models import served_aggregate, updated
-from troth.protocol.wire.blob import Blob, digest_all
+from troth.protocol.wire.blob import Blob, bytes_of, digest_all
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.resting import rest
@@ -47,11 +48,12 @@ from troth.training.work import Training, TrainingWork
 
 
 class AggregateFiles:
-    """One file of 4·D bytes for each step since the last saved model, written beside the next step."""
+    """One file for each step since the last saved model, in the run's code, written beside the next step."""
 
-    def __init__(self, folder: Path, size: int) -> None:
+    def __init__(self, folder: Path, size: int, code: Code = PLAIN) -> None:
         self._folder = folder
         self._size = size  # D
+        self.code = code
         self._since = self._next = 0  # the files reach from a saved model, or the first, to the step before `_next`
         self._models: dict[int, Digest] = {}  # digests of the states that they lead to, by the step that begins there
         self._named: dict[Digest, tuple[int, Bounds]] = {}  # steps and parts, by the aggregate's digest in its record
@@ -68,8 +70,8 @@ class AggregateFiles:
             return False  # the files hold a step that was discarded, and made again
         kept = state.audit_records.get(record.step)
         if kept is not None:
-            numbers = Blob.of(kept.aggregate_D).view  # without an update too: audits need it (SPEC K1)
-            self._written = self._thread.submit(write_bytes, self._path(record.step), numbers)
+            raw = self.code.centers.pack(kept.aggregate_D)  # without an update too: audits need it (SPEC K1)
+            self._written = self._thread.submit(write_bytes, self._path(record.step), raw)
             self._named = {name: one for name, one in self._named.items() if one[0] != record.step}
             self._named[Digest(record.aggregates)] = record.step, kept.bounds
         elif record.updated:
@@ -98,22 +100,25 @@ class AggregateFiles:
 
     def read(self, record: StepRecord) -> Tensor | None:
         """The aggregate of a step, if it is here and is the one that the record names."""
-        found = self.read_parts(record.step, part_bounds(self._size, record.parts))
+        found = self.read_parts(record.step, part_bounds(self._size, record.parts, self.code))
         if found is None or aggregates_digest(blob.digest for blob in found[1]) != record.aggregates:
             return None
         return found[0]
 
     def read_parts(self, step: int, bounds: Bounds) -> tuple[Tensor, tuple[Blob, ...]] | None:
         """The aggregate of a step, if there is one, and its parts with their digests; nothing is checked but its length."""
-        aggregate_D = torch.empty(self._size, dtype=torch.float32)
+        form, stored = self.code.centers, self.code.centers.stored(torch.zeros(self._size))
         try:
             with FileIO(self._path(step)) as file:  # not mapped: it may be written over once its digests were checked
-                whole = os.fstat(file.fileno()).st_size == 4 * self._size == 4 * bounds[-1]
-                if not whole or not read_into(file, aggregate_D.numpy().data.cast("B")):
+                whole = os.fstat(file.fileno()).st_size == stored.nbytes == form.length(bounds[-1])
+                if not whole or not read_into(file, stored.numpy().data.cast("B")):
                     return None
         except FileNotFoundError:
             return None
-        blobs = Blob.cut(aggregate_D, bounds)
+        aggregate_D = form.read(stored)
+        if aggregate_D is None:
+            return None
+        blobs = Blob.cut(aggregate_D, bounds, form, bytes_of(stored))
         digest_all(blobs)
         return aggregate_D, blobs
 
@@ -125,23 +130,27 @@ class AggregateFiles:
         step, bounds = self._named[digest]
         if not self._path(step).exists():
             return None
-        return Served(partial(self._index, step, bounds), partial(_chunk_of, self._path(step), bounds))
+        return Served(
+            partial(self._index, step, bounds),
+            partial(_chunk_of, self._path(step), tuple(map(self.code.centers.length, bounds))),
+        )
 
     def _index(self, step: int, bounds: Bounds) -> bytes:
         found = self.read_parts(step, bounds)
-        return b"" if found is None else served_aggregate(found[0], bounds).index
+        return b"" if found is None else served_aggregate(found[0], bounds, self.code).index
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step:09}.aggregate"
 
 
-def _chunk_of(path: Path, bounds: Bounds, number: int) -> memoryview | None:
-    """A chunk of the aggregate in a file, without the rest of it: what `served_aggregate` gives by the same number."""
-    for start, stop in pairwise(bounds):
-        chunks = -(-4 * (stop - start) // CHUNK_BYTES)
+def _chunk_of(path: Path, places: Sequence[int], number: int) -> memoryview | None:
+    """A chunk of the aggregate in a file, without the rest of it: what `served_aggregate` gives by the same number. Its parts
+    begin at these `places` in the file, and the last is its end."""
+    for start, stop in pairwise(places):
+        chunks = -(-(stop - start) // CHUNK_BYTES)
         if number < chunks:
-            at = 4 * start + number * CHUNK_BYTES
-            length = min(CHUNK_BYTES, 4 * stop - at)
+            at = start + number * CHUNK_BYTES
+            length = min(CHUNK_BYTES, stop - at)
             with suppress(OSError), FileIO(path) as file:
                 raw = os.pread(file.fileno(), length, at)
                 return memoryview(raw) if len(raw) == length else None

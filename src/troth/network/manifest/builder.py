@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import torch
 
+from troth.clip.blocks import Code
 from troth.crypto import Digest, derive
 from troth.network.manifest.consent import agree_here, code_to_run
 from troth.network.manifest.files import code_files, data_digests, data_files
@@ -81,11 +82,7 @@ def build_manifest(
     made = make_task(task, folder)  # named by its own user, who so agrees to run it
     _check_machine(made, options)
     problem = Problem(made, device=options.device, one_by_one=options.one_by_one, lanes_for=max(1, len(founders)))
-    if problem.size < len(founders):
-        raise ManifestError(
-            f"{len(founders)} founders are too many for a model of {problem.size} parameters: every peer looks after a part "
-            f"of it; take at most {problem.size}, or a larger model"
-        )
+    _check_parts(problem.size, len(founders), Code.known[options.code])
     _check_probation(options, len(founders), problem.size)
     check_outer(options.outer, options.local_steps, ManifestError)
     on_stage("checking that the task gives the same bits twice")
@@ -146,6 +143,15 @@ def _check_machine(task: Task, options: ManifestOptions) -> None:
             raise ManifestError(f"data: {file} is not there; the manifest is written where the data is")
 
 
+def _check_parts(size: int, founders: int, code: Code) -> None:
+    if (most := -(-size // code.grain)) < founders:
+        blocks = f" in blocks of {code.grain}, as `code` sends it" if code.grain > 1 else ""
+        raise ManifestError(
+            f"{founders} founders are too many for a model of {size} parameters{blocks}: every peer looks after a part of it; "
+            f"take at most {most}, or a larger model"
+        )
+
+
 def _check_probation(options: ManifestOptions, founders: int, size: int) -> None:
     """Refuse a probation too short for what people are promised of it, or for fetching the model (SPEC J5, J6)."""
     liars = _or(options.byzantine, most_byzantine(founders, options.validators))
@@ -181,6 +187,7 @@ def _parameters(task: Task, options: ManifestOptions, founders: int, size: int, 
             probation=options.probation,
             slots=usual_slots(options.probation),
             local_steps=options.local_steps,
+            code=options.code,
         )
         return made if origin is None else _kept(origin.manifest.parameters, made)
     except RunError as error:

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from troth.options import (
     BeyondGuarantee,
+    CodeName,
     LocalSteps,
     OptimizerSpec,
     Option,
@@ -43,6 +44,7 @@ class ManifestOptions:
             flag="hardware-deviation",
         ),
     ] = None
+    code: CodeName = "float32"
     probation: Annotated[
         int,
         Option(

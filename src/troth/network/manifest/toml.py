@@ -84,6 +84,7 @@ class ProtocolSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ticket_bits: int = Parameters.ticket_bits
     rekey_every: int = Parameters.rekey_every
     local_steps: int = Parameters.local_steps
+    code: str = Parameters.code
 
 
 class TimeoutsSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -156,6 +157,7 @@ _COMMENTS = {
     "protocol.ticket_bits": "work in a stranger's ticket: 2 to this power hashes",
     "protocol.rekey_every": "updates between changes of the keys that sign records; old ones are erased",
     "protocol.local_steps": "gradients that a contribution is the mean of",
+    "protocol.code": "what gradients and aggregates travel as",
     "timeouts.delta_s": "for a message between honest peers",
     "timeouts.compute_s": "for a gradient, an audit, a trial",
     "timeouts.bulk_s": "for the model's parts on their way",
@@ -176,7 +178,7 @@ _SECTIONS = {
 }
 
 
-_LEFT_OUT = ("tau_least", "tau_most", "rekey_every", "local_steps")  # where they are as usual
+_LEFT_OUT = ("tau_least", "tau_most", "rekey_every", "local_steps", "code")  # where they are as usual
 
 
 def read(raw: bytes) -> RunFile:

@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 
+from troth.clip.blocks import PLAIN, Code
 from troth.crypto import Digest, Identity, tagged_hash, verify
 from troth.evidence.file_format import to_text
 from troth.evidence.model_file import model_file
@@ -62,6 +63,7 @@ class PeerFolder:
         note: Callable[[str], None],
         keep_aggregates: int = 0,  # of the last steps, if the model is large, for others (SPEC J2)
         first_record_key: Path | None = None,  # that a founder made for the beginning of this run
+        code: Code = PLAIN,
         owner: Identity | None = None,  # the key in the manifest; None: whoever opens it knows where it comes from
     ) -> None:
         self.path = path
@@ -71,7 +73,7 @@ class PeerFolder:
         self._keep_aggregates = keep_aggregates
         self._lock = _claim(path, run, owner, note)
         self._checkpoints = Checkpoints(path / "checkpoints", run, work, keep=keep_checkpoints, restore=self._replayed)
-        self.aggregates = AggregateFiles(path / "checkpoints", work.problem.size)
+        self.aggregates = AggregateFiles(path / "checkpoints", work.problem.size, code)
         self._audit_records = AuditRecordFiles(path / "checkpoints", run, self._checkpoints, self.aggregates)
         self._replay = Replay(work, self.aggregates, lambda training: rest(training.vectors, path))
         self.journal = Journal(path / "journal", run, after=self._checkpoints.marks().journal)

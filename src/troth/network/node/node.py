@@ -67,6 +67,7 @@ class PeerFactory:
     """Makes the parts of an honest peer. A rehearsal overrides some of them, to repeat coins or to lie."""
 
     def work(self, manifest: Manifest, problem: Problem, tools: Primitives) -> TrainingWork:
+        manifest.parameters.coding.prepare(problem.size)
         return manifest.work(problem, tools)
 
     def ahead(self, work: TrainingWork, allowed_s: Callable[[], float]) -> GradientsAhead:
@@ -126,6 +127,7 @@ class Node:
             manifest.run.id,
             self.work,
             keep_checkpoints=options.keep_checkpoints,
+            code=manifest.parameters.coding,
             keep_aggregates=most_kept(manifest.parameters.size, manifest.parameters.content_every),
             note=self.note,
             first_record_key=_first_record_key(manifest, identity, options),

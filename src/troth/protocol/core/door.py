@@ -288,8 +288,8 @@ def usual_slots(probation: int) -> int:
 
 
 def most_members(parameters: Parameters) -> int:
-    """Every contributor owns a part of at least one number."""
-    return min(MOST_MEMBERS, parameters.size)
+    """Every contributor owns a part of at least one number, or one block of a code."""
+    return min(MOST_MEMBERS, parameters.most_parts)
 
 
 def fields_of(probed: Mapping[PeerId, Announced]) -> tuple[tuple[bytes, bytes], ...]:

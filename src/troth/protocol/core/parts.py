@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from troth.clip.blocks import FLOAT32, PLAIN, Code, Form
 from troth.clip.exact import all_finite, flush_in_place, ordinary
-from troth.crypto import Digest, merkle_tree, root_from_path
+from troth.crypto import Digest, Seed, derive, merkle_tree, root_from_path
 from troth.protocol.wire.blob import SETTLES_BYTES, Blob
 from troth.protocol.wire.primitives import UNSHARED, Primitives, part_norms
 
@@ -20,11 +21,11 @@ from troth.protocol.wire.primitives import UNSHARED, Primitives, part_norms
 Bounds = tuple[int, ...]  # P + 1 offsets: part p is [bounds[p], bounds[p + 1])
 
 
-def part_bounds(size: int, parts: int) -> Bounds:
-    """Cut as evenly as possible: the first `size mod parts` parts are one longer (SPEC R5)."""
-    base, longer = divmod(size, parts)
-    lengths = [base + (p < longer) for p in range(parts)]
-    return tuple(sum(lengths[:p]) for p in range(parts + 1))
+def part_bounds(size: int, parts: int, code: Code = PLAIN) -> Bounds:
+    """Cut as evenly as possible, where blocks of the code begin: the first parts are one block longer (SPEC R5)."""
+    base, longer = divmod(-(-size // code.grain), parts)
+    starts = (p * base + min(p, longer) for p in range(parts + 1))
+    return tuple(min(size, code.grain * start) for start in starts)
 
 
 @dataclass(frozen=True)
@@ -49,36 +50,54 @@ class CommittedParts:
         return part_norms(self.numbers_D, self.bounds)
 
 
-def commit_parts(gradient_D: Tensor, bounds: Bounds, tools: Primitives = UNSHARED) -> CommittedParts:
-    """Cut and hash a gradient (SPEC C1)."""
-    blobs = tools.cut(gradient_D, bounds)
-    leaves = [tools.leaf(part, len(blob) // 4, blob.digest) for part, blob in enumerate(blobs)]
+def commit_parts(
+    gradient_D: Tensor, bounds: Bounds, tools: Primitives = UNSHARED, code: Code = PLAIN, seed: Seed | None = None
+) -> CommittedParts:
+    """Round, cut and hash a gradient (SPEC C1, C4). `seed`: that of the gradient, from which its rounding is drawn."""
+    sent_D, view = gradient_D.detach(), None
+    if code is not PLAIN:
+        assert seed is not None
+        ordinary_D = _as_read(sent_D, (0, bounds[-1]))
+        sent_D, view = code.rows.round_and_pack(ordinary_D, derive(seed, "rounding"))
+    blobs = tools.cut(sent_D, bounds, code.rows, view)
+    leaves = [tools.leaf(p, b - a, blobs[p].digest, code.rows) for p, (a, b) in enumerate(pairwise(bounds))]
     root, paths = merkle_tree(leaves, tools.node)
     proven_parts = tuple(ProvenPart(blob, path) for blob, path in zip(blobs, paths, strict=True))
-    numbers_D = gradient_D.detach()
+    return CommittedParts(proven_parts, root, bounds, _as_read(sent_D, bounds))
+
+
+def _as_read(numbers_D: Tensor, bounds: Sequence[int]) -> Tensor:
+    """Numbers as owners read them, part by part."""
     if not ordinary(numbers_D):
         numbers_D = numbers_D.clone()
         for start, stop in pairwise(bounds):
             _read(numbers_D[start:stop])
-    return CommittedParts(proven_parts, root, bounds, numbers_D)
+    return numbers_D
 
 
-def rows_of(proven_parts: Sequence[ProvenPart], device: torch.device | str = "cpu") -> Tensor:
-    """Numbers of parts as owners and jurors read them (SPEC C3), on this device."""
-    settles = False
-    if torch.device(device).type != "cpu":
-        rows_PD = torch.stack([proven.blob.numbers_D(device) for proven in proven_parts])
-    elif settles := sum(len(proven.blob) for proven in proven_parts) >= SETTLES_BYTES:
-        rows_PD = torch.empty(len(proven_parts), len(proven_parts[0].blob) // 4)
-        for row, proven in enumerate(proven_parts):  # one by one: parts and rows together would be two gradients
-            proven.blob.settle(rows_PD.view(-1), row * rows_PD.shape[1])
+def rows_of(proven_parts: Sequence[ProvenPart], device: torch.device | str = "cpu", code: Code = PLAIN) -> Tensor:
+    """Numbers of parts as owners and jurors read them (SPEC C3, C4), on this device."""
+    blobs, form = [proven.blob for proven in proven_parts], code.rows
+    settles = torch.device(device).type == "cpu" and sum(map(len, blobs)) >= SETTLES_BYTES
+    if settles:
+        rows_PD = torch.zeros(len(blobs), form.count(len(blobs[0])))
+        for row, blob in enumerate(blobs):  # one by one: parts and rows together would be two gradients
+            blob.settle(rows_PD.view(-1), row * rows_PD.shape[1], form)
+    elif torch.device(device).type != "cpu" and form is FLOAT32:
+        rows_PD = torch.stack([blob.numbers_D(device) for blob in blobs])
     else:
-        rows_PD = torch.from_numpy(np.stack([proven.blob.array_D for proven in proven_parts]))
+        rows_PD = torch.from_numpy(np.stack([_array_of(blob, form) for blob in blobs])).to(device)
     if not ordinary(rows_PD.view(-1)):
         rows_PD = rows_PD.clone() if settles else rows_PD  # the parts stay as they were committed to
         for row_D in rows_PD:
             _read(row_D)
     return rows_PD
+
+
+def _array_of(blob: Blob, form: Form) -> NDArray[np.float32]:
+    """Numbers of a part; zeros where it is malformed (SPEC C4)."""
+    array_D = blob.array_D(form)
+    return np.zeros(form.count(len(blob)), np.float32) if array_D is None else array_D
 
 
 def _read(numbers_D: Tensor) -> None:
@@ -89,10 +108,17 @@ def _read(numbers_D: Tensor) -> None:
         numbers_D.zero_()
 
 
-def opens(proven: ProvenPart, part: int, bounds: Sequence[int], root: Digest, tools: Primitives = UNSHARED) -> bool:
+def opens(
+    proven: ProvenPart,
+    part: int,
+    bounds: Sequence[int],
+    root: Digest,
+    tools: Primitives = UNSHARED,
+    code: Code = PLAIN,
+) -> bool:
     """Tell whether the root commits to this part; its length is checked before it is hashed (SPEC C3)."""
     size = bounds[part + 1] - bounds[part]
-    if len(proven.blob) != 4 * size or len(proven.path) > 32:
+    if len(proven.blob) != code.rows.length(size) or len(proven.path) > 32:
         return False
-    leaf = tools.leaf(part, size, proven.blob.digest)
+    leaf = tools.leaf(part, size, proven.blob.digest, code.rows)
     return root_from_path(leaf, part, len(bounds) - 1, proven.path, tools.node) == root

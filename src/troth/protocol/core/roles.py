@@ -120,7 +120,7 @@ def draw_roles(run: Run, roster: Roster, randomness: Digest, due: PendingAudits)
         audits={peer: mine for peer in members if (mine := tuple(audit for who, audit in pairs if who == peer))},
         validators=validators,
         owners=owners,
-        bounds=part_bounds(run.parameters.size, len(owners)),
+        bounds=part_bounds(run.parameters.size, len(owners), run.parameters.coding),
     )
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import msgspec
 
+from troth.clip.blocks import Code
 from troth.crypto import Digest, PeerId, tagged_hash
 from troth.errors import OperatorError
 from troth.protocol.wire.messages import MOST_CANDIDATES
@@ -47,6 +48,7 @@ class Parameters:
     ticket_bits: int = 16  # work in a ticket: 2 to this power hashes (SPEC J4)
     rekey_every: int = 1000  # updates between changes of the keys that sign records (SPEC U6)
     local_steps: int = 1  # gradients that a contribution is the mean of (SPEC R2)
+    code: str = "float32"  # in which gradients and aggregates are sent (SPEC C4)
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.projections < 1 or self.projections > 64:
@@ -83,8 +85,30 @@ class Parameters:
                 "on a walk of several steps classes of hardware drift apart, so only bits can be checked: use `local_steps` 1, "
                 "or machines of one class and no `deviation`"
             )
+        if self.code not in Code.known:
+            raise RunError(f"`code` must be one of {', '.join(Code.known)}, got {self.code!r}")
+        if self.coding.rounds_centers and self.deviation is not None:
+            raise RunError(
+                f"`code = {self.code}` needs audits that compare bits, and so a run without `deviation`: leave that out, with "
+                "machines of one class or exact numerics, or send float32"
+            )
         if not (0 <= self.byzantine < 1 << 16 and 0 <= self.validators < 1 << 16):
             raise RunError(f"`byzantine` and `validators` must not be negative, nor above {(1 << 16) - 1:,}")
+
+    @property
+    def coding(self) -> Code:
+        return Code.known[self.code]
+
+    @property
+    def names_hardware(self) -> bool:
+        """Whether a Commit names its sender's class: among several (SPEC D3); and where rounding hides from whoever recomputes a
+        gradient which bits a machine computes (SPEC E6)."""
+        return self.deviation is not None or self.coding.rounds_centers
+
+    @property
+    def most_parts(self) -> int:
+        """Parts that the model can be cut into, and so the most members: none of them is empty (SPEC R5)."""
+        return -(-self.size // self.coding.grain)
 
     def plain(self) -> dict[str, int | bool | str | None]:
         """Values for JSON, exact: fractions are written in hexadecimal. What a closed door would be like is left out, and what
@@ -110,7 +134,7 @@ class Parameters:
 
 
 _DOOR = frozenset({"probation", "slots", "ticket_bits"})
-_YOUNGER = {name: getattr(Parameters, name) for name in ("rekey_every", "local_steps")}  # as usual
+_YOUNGER = {name: getattr(Parameters, name) for name in ("rekey_every", "local_steps", "code")}  # as usual
 
 
 def usual_content_every(size: int) -> int:
@@ -136,8 +160,11 @@ class Run:
         named = tuple(founder for founder, _ in self.record_keys)
         if tuple(sorted(set(named) & set(self.founders))) != named:
             raise RunError("record keys must be founders', one for each, sorted by founder")
-        if self.parameters.size < len(self.founders):
-            raise RunError(f"a model of {self.parameters.size} parameters cannot be split among {len(self.founders)}")
+        if self.parameters.most_parts < len(self.founders):
+            raise RunError(
+                f"a model of {self.parameters.size} parameters cannot be split among {len(self.founders)}"
+                + (f" in blocks of {self.parameters.coding.grain}" if self.parameters.coding.rounds_centers else "")
+            )
         most = most_byzantine(len(self.founders), self.parameters.validators)
         if self.parameters.byzantine > most and not self.parameters.beyond_guarantee:
             raise RunError(

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
+from troth.clip.blocks import Code
 from troth.crypto import Digest, Identity, PeerId, Signature, Slot, signed_bytes, tagged_hash
 from troth.protocol.core.channel import NOTHING_NOTICED, Channel, Entropy, Equivocations, Noticed, Work
 from troth.protocol.core.parts import Bounds, ProvenPart
@@ -58,6 +59,11 @@ class Peer(Generic[T]):
     @property
     def me(self) -> PeerId:
         return self.identity.peer
+
+    @property
+    def code(self) -> Code:
+        """In which gradients and aggregates are sent."""
+        return self.run.parameters.coding
 
     def signs(self, last: "LastRecord") -> Signature:
         """This peer's signature under a record, with the key that it has for that (SPEC U2, U6). Nobody hears an observer's."""

@@ -14,7 +14,6 @@ from troth.protocol.broadcast.link import SignedBeforeError
 from troth.protocol.broadcast.serving import MOST_AHEAD, Archive
 from troth.protocol.core.channel import Channel
 from troth.protocol.core.door import probe_bytes
-from troth.protocol.core.parts import commit_parts
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.run import CannotGoOnError, LeftOutError, StalledError
 from troth.protocol.core.state import Outcome, Peer, State
@@ -26,7 +25,7 @@ from troth.protocol.recovery.requests import OBSERVING, Changed, Knocking, Obser
 from troth.protocol.recovery.restart import Restart
 from troth.protocol.step.attempt import StepContext, own_seed
 from troth.protocol.step.closing import close_run
-from troth.protocol.step.step import run_step
+from troth.protocol.step.step import committed_parts, run_step
 from troth.protocol.wire.frames import MOST_CERTIFIED_RECORDS, CertifiedRecord, ProbeShown
 from troth.protocol.wire.messages import Phase, Probe
 
@@ -258,7 +257,7 @@ class Member(Generic[T]):
         peer, context = self.peer, StepContext.at(self.peer, self.state)
         slot = context.slot(Phase.COMMIT)
         gradient_D = await peer.work.gradient(self.state.training, own_seed(context), self.state.step)
-        root = commit_parts(gradient_D, context.roles.bounds, peer.tools).root
+        root = committed_parts(context, gradient_D).root
         channel.signed_slots.claim(slot)
         probe = Probe(peer.me, root, peer.identity.sign(probe_bytes(slot, peer.me, root, peer.tools)))
         channel.outlet.send_each(slot, self.state.roster.members, ProbeShown(probe))

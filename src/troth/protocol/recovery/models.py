@@ -6,19 +6,21 @@ from a model that is here or a content that members hand out, by the aggregates 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from troth.clip.blocks import PLAIN, Code
 from troth.crypto import CHUNK_BYTES, Digest, PeerId, Slot
 from troth.protocol.broadcast.channel import BroadcastChannel
 from troth.protocol.broadcast.serving import Served
 from troth.protocol.core.channel import Collected, Work
 from troth.protocol.core.parts import Bounds, part_bounds
 from troth.protocol.core.records import StepRecord, aggregates_digest
+from troth.protocol.core.run import Parameters
 from troth.protocol.core.state import Peer, State
 from troth.protocol.recovery.download import NO_KEPT_CHUNKS, Download, Fetched, KeptChunks
 from troth.protocol.recovery.ledger import Ledger
@@ -153,7 +155,8 @@ class Models(Generic[T]):
 
     def _bytes(self, records: Sequence[StepRecord]) -> int:
         """Of these records' aggregates."""
-        return max(CHUNK_BYTES, 4 * self._peer.run.parameters.size) * sum(record.updated for record in records)
+        length = self._peer.code.centers.length(self._peer.run.parameters.size)
+        return max(CHUNK_BYTES, length) * sum(record.updated for record in records)
 
     async def _fetch_state(self, backers: Sequence[PeerId], digest: Digest) -> T | None:
         """Fetch a state in chunks from several of these members; what has come is kept for another attempt."""
@@ -169,12 +172,12 @@ class Models(Generic[T]):
         self, backers: Sequence[PeerId], model: Digest, training: T, records: Sequence[StepRecord]
     ) -> T | None:
         """Make these updates, each from its aggregate. A content on the way shows whether this peer's memory failed."""
-        peer, size, downloads = self._peer, self._peer.run.parameters.size, self._downloads
+        peer, parameters, downloads = self._peer, self._peer.run.parameters, self._downloads
         for number, record in enumerate(records):
             downloads.reached(model, training)
             downloads.told(StepsLeft(len(records) - number))
             if record.updated:
-                collect = partial(CollectedAggregate.of, record, size)
+                collect = partial(CollectedAggregate.of, record, parameters.size, code=peer.code)
                 aggregate_D = await self._fetch_aggregate(backers, model, Digest(record.aggregates), collect)
                 if aggregate_D is None:
                     return None
@@ -234,8 +237,9 @@ def _in_memory(size: int, content_every: int) -> int:
 class KeptAggregates:
     """Aggregates of the last steps at one member."""
 
-    def __init__(self, size: int, content_every: int) -> None:
-        self._most = _in_memory(size, content_every)
+    def __init__(self, parameters: Parameters) -> None:
+        self._code = parameters.coding
+        self._most = _in_memory(parameters.size, parameters.content_every)
         self._kept: dict[Digest, Served] = {}
 
     def add(self, states: Sequence[State[T]]) -> None:
@@ -254,48 +258,49 @@ class KeptAggregates:
             record = None if state.last is None else state.last.record
             kept = None if record is None else state.audit_records.get(record.step)
             if record is not None and record.updated and kept is not None:
-                found[Digest(record.aggregates)] = served_aggregate(kept.aggregate_D, kept.bounds)
+                found[Digest(record.aggregates)] = served_aggregate(kept.aggregate_D, kept.bounds, self._code)
         return found
 
 
-def served_aggregate(aggregate_D: Tensor, bounds: Bounds) -> Served:
-    """An aggregate as a member hands it out."""
-    return Served(partial(_index, aggregate_D, bounds), lambda number: chunk_of(_parts(aggregate_D, bounds), number))
+def served_aggregate(aggregate_D: Tensor, bounds: Bounds, code: Code = PLAIN) -> Served:
+    """An aggregate as a member hands it out: its parts in the run's code."""
+    parts = cache(lambda: _parts(code.centers.stored(aggregate_D), bounds, code))
+    return Served(lambda: encode_index(index_of(parts())), lambda number: chunk_of(parts(), number))
 
 
-def _index(aggregate_D: Tensor, bounds: Bounds) -> bytes:
-    return encode_index(index_of(_parts(aggregate_D, bounds)))
-
-
-def _parts(aggregate_D: Tensor, bounds: Bounds) -> dict[str, Tensor]:
-    """The parts, by names in their order."""
-    return {f"{part:04}": aggregate_D[start:stop] for part, (start, stop) in enumerate(pairwise(bounds))}
+def _parts(stored: Tensor, bounds: Bounds, code: Code) -> dict[str, Tensor]:
+    """The parts of an aggregate, by names in their order."""
+    places = map(code.centers.place, bounds)
+    return {f"{part:04}": stored[start:stop] for part, (start, stop) in enumerate(pairwise(places))}
 
 
 class CollectedAggregate(CollectedVectors):
     """An aggregate of which chunks come one by one, from anybody."""
 
-    def __init__(self, index: tuple[VectorIndex, ...], bounds: Bounds) -> None:
-        self._aggregate_D = torch.empty(bounds[-1])
-        parts = _parts(self._aggregate_D, bounds)
-        super().__init__(index, {one.name: part_D for one, part_D in zip(index, parts.values(), strict=True)})
+    def __init__(self, index: tuple[VectorIndex, ...], stored: Tensor, parts: Mapping[str, Tensor], code: Code) -> None:
+        super().__init__(index, {one.name: part for one, part in zip(index, parts.values(), strict=True)})
+        self._stored = stored
+        self._form = code.centers
 
     @classmethod
-    def of(cls, record: StepRecord, size: int, raw: bytes) -> "CollectedAggregate | Malformed":
+    def of(cls, record: StepRecord, size: int, raw: bytes, code: Code = PLAIN) -> "CollectedAggregate | Malformed":
         """Begin to collect the aggregate that a record names, if this is its index."""
         index = decode_index(raw)
         if isinstance(index, Malformed):
             return index
-        bounds = part_bounds(size, record.parts)
-        if [(one.dtype, one.count) for one in index] != [("torch.float32", b - a) for a, b in pairwise(bounds)]:
+        stored = code.centers.stored(torch.zeros(size))
+        parts = _parts(stored, part_bounds(size, record.parts, code), code)
+        if [(one.dtype, one.count) for one in index] != [(str(part.dtype), len(part)) for part in parts.values()]:
             return Malformed("other parts than the aggregate has")
         if aggregates_digest(one.digest for one in index) != record.aggregates:
             return Malformed("the index of another aggregate")
-        return cls(index, bounds)
+        return cls(index, stored, parts, code)
 
     def state(self) -> Tensor:
         assert not self.missing
-        return self._aggregate_D
+        numbers_D = self._form.read(self._stored)
+        assert numbers_D is not None, "a quorum looked at the parts before it signed for them"
+        return numbers_D
 
 
 def updated(work: Work[T], tools: Primitives, training: T, record: StepRecord, aggregate_D: Tensor) -> T:

@@ -171,7 +171,7 @@ class Observers(Generic[T]):
         self._size = parameters.size  # D
         self._changes = changes  # records that changed the members, from a step on
         self._archive = archive
-        self._aggregates = KeptAggregates(parameters.size, parameters.content_every)
+        self._aggregates = KeptAggregates(parameters)
         self._observers: dict[PeerId, _Observer] = {}
 
     def admit(self, channel: BroadcastChannel) -> None:

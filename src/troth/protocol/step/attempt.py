@@ -321,7 +321,8 @@ class Attempt(Generic[T]):
     def fits(self, delivery: Delivery, proven: ProvenPart) -> bool:
         """Whether the contributor committed to this part."""
         part, contributor = delivery
-        return opens(proven, part, self.context.roles.bounds, self.roots[contributor], self.context.peer.tools)
+        peer = self.context.peer
+        return opens(proven, part, self.context.roles.bounds, self.roots[contributor], peer.tools, peer.code)
 
     def slot(self, phase: Phase) -> Slot:
         return self.context.slot(phase, self.number)
@@ -352,10 +353,12 @@ class Clipped:
     rows: Mapping[int, Tensor]  # contributors' numbers, for the parts that this peer owns
     aggregate_D: Tensor | None = None  # all parts joined; None while one is missing
 
-    def holding(self, held: Mapping[int, Blob], tools: Primitives) -> "Clipped":
+    def holding(self, held: Mapping[int, Blob], peer: Peer[T]) -> "Clipped":
         """These, with the blobs that are here; joined as soon as all are."""
-        parts, complete = sorted(self.centers), held.keys() >= self.centers.keys()
-        return replace(self, held=held, aggregate_D=tools.joined([held[part] for part in parts]) if complete else None)
+        if not held.keys() >= self.centers.keys():
+            return replace(self, held=held, aggregate_D=None)
+        blobs = [held[part] for part in sorted(self.centers)]
+        return replace(self, held=held, aggregate_D=peer.tools.joined(blobs, peer.code.centers))
 
     @property
     def norm(self) -> float:

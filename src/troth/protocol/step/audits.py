@@ -10,15 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.clip.centered_clip import judge_center, residual_tolerance
+from troth.clip.blocks import Code
+from troth.clip.centered_clip import residual_tolerance, slack
 from troth.clip.fast import acquitted_center
+from troth.clip.rounded_center import CONVICT_ROUNDING, acquits
 from troth.crypto import Digest, PeerId
 from troth.protocol.core.parts import Bounds, CommittedParts, ProvenPart, commit_parts, opens, rows_of
 from troth.protocol.core.roles import gradient_seed
 from troth.protocol.core.roster import part_taus
 from troth.protocol.core.state import AuditRecord, Peer
 from troth.protocol.step.attempt import Attempt, Reduced, Reported
-from troth.protocol.wire.messages import ChargeKind, Commit, Malformed, Report, ReportNumbers
+from troth.protocol.wire.messages import Center, ChargeKind, Commit, Malformed, Report, ReportNumbers
 from troth.protocol.wire.primitives import Projector, ReportTable, row_norms
 
 # Reports of contributors about their gradient and the aggregate, and the tolerance between two of them.
@@ -138,17 +140,16 @@ class AuditFinding:
 
 async def audit(peer: Peer[T], kept: AuditRecord[T], target: PeerId) -> AuditFinding:
     """Recompute the target's Merkle root and report of a recorded step from its public seed (SPEC D1–D3)."""
-    gradient_D = await peer.work.recompute(kept.training, gradient_seed(kept.seed_randomness, target))
+    seed = gradient_seed(kept.seed_randomness, target)
+    parts = commit_parts(await peer.work.recompute(kept.training, seed), kept.bounds, peer.tools, peer.code, seed)
     commit = kept.accused(target, ChargeKind.GRADIENT).message
     assert isinstance(commit, Commit)
     if target in kept.probed:  # its gradient went into nothing, and it reported nothing [J6]
-        root = commit_parts(gradient_D, kept.bounds, peer.tools).root
-        return AuditFinding(root, root == commit.root, 0.0, None)
+        return AuditFinding(parts.root, parts.root == commit.root, 0.0, None)
     report = kept.reports[target].message
     assert isinstance(report, Report)
     parameters, taus = peer.run.parameters, np.array(part_taus(kept.tau, kept.bounds))
     comparable = parameters.deviation is None or commit.hardware == peer.work.hardware_class()
-    parts = commit_parts(gradient_D, kept.bounds, peer.tools)
     fits = parts.root == commit.root if comparable else None
     if fits is False and parameters.deviation is None:
         return AuditFinding(parts.root, fits, math.inf, None)
@@ -159,7 +160,7 @@ async def audit(peer: Peer[T], kept: AuditRecord[T], target: PeerId) -> AuditFin
     deviation = None
     if parameters.deviation is not None:
         usual_P = usual_norms(kept, parameters.projections)
-        far = deviations(said, right, gradient_D, kept.bounds, taus, usual_P).max()
+        far = deviations(said, right, parts.numbers_D, kept.bounds, taus, usual_P).max()
         deviation = float(far) / parameters.deviation
     errors_P = relative_errors(said, right, taus)
     covered = tuple(int(part) for part in np.flatnonzero(errors_P > COVER_AT)) if fits else ()  # (SPEC T7)
@@ -203,12 +204,15 @@ def examine_part(
     peer, roots, bounds = attempt.context.peer, attempt.roots, attempt.context.roles.bounds
     (start, stop), tau, parameters = attempt.span(part), attempt.context.taus[part], peer.run.parameters
     contributors = sorted(roots)
-    if not all(c in proven_parts and opens(proven_parts[c], part, bounds, roots[c], peer.tools) for c in contributors):
+    about = part, bounds
+    if not all(
+        c in proven_parts and opens(proven_parts[c], *about, roots[c], peer.tools, peer.code) for c in contributors
+    ):
         return None
-    rows_PD = rows_of([proven_parts[c] for c in contributors], peer.tools.device)
+    rows_PD = rows_of([proven_parts[c] for c in contributors], peer.tools.device, peer.code)
     project = peer.tools.projector(reduced.projection_key, parameters.projections, parameters.size)
     said, center_D = reported.table.about(part), reduced.aggregate_D[start:stop]
-    return judge_part(contributors, rows_PD, center_D, project, start, said, tau)
+    return judge_part(contributors, rows_PD, center_D, project, start, said, tau, peer.code)
 
 
 def judge_part(
@@ -219,13 +223,13 @@ def judge_part(
     start: int,
     said: ReportNumbers,
     tau: float,
+    code: Code,
 ) -> PartFinding:
     """Judge a part's aggregate, and the reports about it, by the rows that the reporters committed to: as a juror does, and as
     whoever recomputes a ban (SPEC T6, E3)."""
-    residual, tolerance = judge_center(rows_PD, center_D, tau=tau)
-    wrong = residual > tolerance
+    wrong = not acquits(rows_PD, center_D, tau=tau, code=code)
     none = wrong and not bool(center_D.any())  # zeros say that there is no aggregate, which is no lie [A7]
-    found = none and acquitted_center(rows_PD, tau=tau, share=1 / 4) is not None
+    found = none and acquitted_center(rows_PD, tau=tau, code=code, share=1 / 4) is not None
     errors_P = report_errors(rows_PD, center_D, project, start, said, tau)
     return PartFinding(wrong and not none, dict(zip(reporters, errors_P.tolist(), strict=True)), found)
 
@@ -254,14 +258,15 @@ _FAR = 2.0  # a plain sum of so few numbers is off by 10⁻¹⁴ of them; the to
 _NEAR = 1 - 1e-9  # lengths have no cancellation: plain arithmetic is off by 10⁻¹⁴ of them
 
 
-def suspicious_parts(table: ReportTable, norms: Sequence[float], taus: Sequence[float], bounds: Bounds) -> set[int]:
+def suspicious_parts(table: ReportTable, centers: Sequence[Center], taus: Sequence[float], bounds: Bounds) -> set[int]:
     """Parts whose reports do not add up to zero, or hold one that is longer than it can be.
 
-    Tolerances follow the aggregates' announced norms, which fit exactly the blobs that everyone holds (SPEC A3): else an owner
-    could announce 10⁹ and put its aggregate anywhere.
+    Tolerances follow the aggregates' announced norms and roundings, which fit exactly the blobs that everyone holds (SPEC A3):
+    else an owner could announce 10⁹ and put its aggregate anywhere.
     """
     norms_CP, tau_P, size_P = table.norms_CP, np.asarray(taus), np.diff(bounds)
-    epsilon_P = 2.0**-21 * np.asarray(norms) + np.sqrt(size_P) * 2.0**-125
+    slacks = [center_slack(center, size) for center, size in zip(centers, size_P.tolist(), strict=True)]
+    epsilon_P = np.asarray(slacks)
     moved_CP = np.minimum(2 * tau_P, epsilon_P * tau_P / np.maximum(norms_CP - epsilon_P, tau_P))
     clipped_CP = np.minimum(norms_CP, tau_P)
     tolerance_P = moved_CP.sum(axis=0) + 2.0**-40 * clipped_CP.sum(axis=0)
@@ -270,19 +275,25 @@ def suspicious_parts(table: ReportTable, norms: Sequence[float], taus: Sequence[
     if clear_P.all():
         return set()
     unclear = np.flatnonzero(~clear_P).tolist()
-    return {p for p in unclear if _suspicious(p, table.reports, norms[p], taus[p], int(size_P[p]))}
+    return {p for p in unclear if _suspicious(p, table.reports, centers[p], taus[p], int(size_P[p]))}
 
 
-def _suspicious(part: int, reports: Sequence[ReportNumbers], center_norm: float, tau: float, size: int) -> bool:
-    vanishes = sum_vanishes(part, reports, center_norm, tau, size)
+def center_slack(center: Center, size: int) -> float:
+    """How far from the clipped centre an aggregate may be."""
+    return slack(center.norm, size, CONVICT_ROUNDING * center.rounding)
+
+
+def _suspicious(part: int, reports: Sequence[ReportNumbers], center: Center, tau: float, size: int) -> bool:
+    vanishes = sum_vanishes(part, reports, center, tau, size)
     return not vanishes or any(too_long(part, report, tau) for report in reports)
 
 
-def sum_vanishes(part: int, reports: Sequence[ReportNumbers], center_norm: float, tau: float, size: int) -> bool:
+def sum_vanishes(part: int, reports: Sequence[ReportNumbers], center: Center, tau: float, size: int) -> bool:
     """Tell whether the clipped differences from the aggregate add up to zero, as they do at the clipped centre only."""
     sums = [math.fsum(column) for column in zip(*(row.projections_PK[part].tolist() for row in reports), strict=True)]
     norms = [float(row.norms_P[part]) for row in reports]
-    return _rms(sums) <= residual_tolerance(center_norm, norms, tau=tau, size=size)
+    rounding = CONVICT_ROUNDING * center.rounding
+    return _rms(sums) <= residual_tolerance(center.norm, norms, tau=tau, size=size, rounding=rounding)
 
 
 def too_long(part: int, report: ReportNumbers, tau: float) -> bool:

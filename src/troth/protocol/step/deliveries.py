@@ -156,15 +156,17 @@ def lacking(attempt: Attempt[T], held: Mapping[PeerId, bytes]) -> dict[PeerId, s
 
 
 def fitting(attempt: Attempt[T], blobs: Mapping[int, Blob], centers: Mapping[int, Center]) -> dict[int, Blob]:
-    """Aggregates with the length of their part, numbers that mean the same everywhere, and the announced norm to the last bit,
-    from which the length of the update follows (SPEC A3, U3). They were found by digest, so that one fits."""
-    bounds = attempt.context.roles.bounds
+    """Aggregates with the length of their part, numbers that mean the same everywhere, and the announced norm and rounding to
+    the last bit, from which the length of the update follows, and what V2 allows (SPEC A3, U3). They were found by digest, so
+    that one fits."""
+    bounds, tools, form = attempt.context.roles.bounds, attempt.context.peer.tools, attempt.context.peer.code.centers
     return {
         part: blob
         for part, blob in blobs.items()
         if part in centers
-        and len(blob) == 4 * (bounds[part + 1] - bounds[part])
-        and attempt.context.peer.tools.aggregate_norm(blob) == centers[part].norm
+        and len(blob) == form.length(bounds[part + 1] - bounds[part])
+        and tools.aggregate_norm(blob, form) == centers[part].norm
+        and tools.rounding(blob, form) == centers[part].rounding
     }
 
 

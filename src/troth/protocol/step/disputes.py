@@ -88,8 +88,8 @@ def docket_of(attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses
     audits = trials.hear_audits(accuses, context.roles)
     reports = {peer: reported.announced[peer] for peer in attempt.roots}  # only contributors report
     charges = heard_owners(accuses, state.step, attempt.owners, reports, context.peer.tools)
-    norms = [reduced.clipped.centers[part].norm for part in range(len(attempt.owners))]
-    doubted = suspicious_parts(reported.table, norms, context.taus, context.roles.bounds)  # [V2]
+    centers = [reduced.clipped.centers[part] for part in range(len(attempt.owners))]
+    doubted = suspicious_parts(reported.table, centers, context.taus, context.roles.bounds)  # [V2]
     doubted |= far_parts(reported.table, attempt.length, context.taus, context.roles.bounds)  # [V3]
     disputed = doubted | {charge.part for charge in charges if charge.part is not None}
     owners, tools = {part: attempt.owners[part] for part in sorted(disputed)}, context.peer.tools
@@ -105,7 +105,7 @@ def docket_of(attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses
         reports={peer: message_of(report, tools) for peer, report in reports.items()} if owners else {},
         peers=state.roster.admitted,
         silent=frozenset(owners.values()) - accuses.keys(),
-        empty=frozenset(part for part, norm in enumerate(norms) if norm == 0),
+        empty=frozenset(part for part, center in enumerate(centers) if center.norm == 0),
     )
 
 

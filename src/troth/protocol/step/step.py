@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from troth.clip.blocks import Code
 from troth.clip.fast import acquitted_center
 from troth.crypto import Digest, PeerId, Signature, coin_commitment
 from troth.protocol.core.channel import Delivery, Disclose, Forward, Gather, Said, Scatter
@@ -71,7 +72,7 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
     context = StepContext.at(peer, state)  # roles [R2–R7]
     expect_this_step(context)  # [R2, D1]
     gradient_D = await compute_gradient(context)  # [R2]
-    parts = commit_parts(gradient_D, context.roles.bounds, peer.tools) if gradient_D is not None else None  # [C1]
+    parts = None if gradient_D is None else committed_parts(context, gradient_D)  # [C1, C4]
     attempt = await commit(context, parts)  # [C1, C2]
     trials, link_disputes = Trials(context.state.roster), LinkDisputes(context.state.roster, context.state.step)
     probes = ListedProbes(context.state.roster.door, peer.tools)
@@ -107,6 +108,12 @@ async def compute_gradient(context: StepContext[T]) -> Tensor | None:
     return await context.peer.work.gradient(context.state.training, own_seed(context), context.state.step)
 
 
+def committed_parts(context: StepContext[T], gradient_D: Tensor) -> CommittedParts:
+    """This peer's gradient, rounded and cut for its owners."""
+    peer = context.peer
+    return commit_parts(gradient_D, context.roles.bounds, peer.tools, peer.code, own_seed(context))
+
+
 async def commit(context: StepContext[T], parts: CommittedParts | None) -> Attempt[T]:
     """Commit to the gradient and to both coins, before anything else of the step is known."""
     peer, slot, coins = context.peer, context.slot(Phase.COMMIT), context.peer.entropy.coins(context.state.step, 0)
@@ -114,7 +121,7 @@ async def commit(context: StepContext[T], parts: CommittedParts | None) -> Attem
         root=parts.root if parts else None,
         coin_a=coin_commitment(coins.a, slot, peer.me, "A"),
         coin_b=coin_commitment(coins.b, slot, peer.me, "B"),
-        hardware=peer.work.hardware_class() if peer.run.parameters.deviation is not None else None,
+        hardware=peer.work.hardware_class() if peer.run.parameters.names_hardware else None,
         rejoins=tuple(requests(context)),  # [B3]
         took=measured(context),  # [Q8]
         length=None if parts is None else whole_norm(parts.part_lengths.tolist()),  # [V3]
@@ -239,9 +246,10 @@ async def clip(attempt: Attempt[T]) -> Clipped:
     arrived = {part: attempt.arrived(part) for part in attempt.my_parts}  # [C3]
     missing = sorted({peer for proven_parts in arrived.values() for peer in attempt.roots.keys() - proven_parts.keys()})
     whole = {part: proven_parts for part, proven_parts in arrived.items() if len(proven_parts) == len(attempt.roots)}
-    device = context.peer.tools.device
-    rows = {part: rows_of(list(proven_parts.values()), device) for part, proven_parts in whole.items()}
-    blobs = {part: Blob.of(aggregate(rows_PD, context.taus[part])) for part, rows_PD in rows.items()}  # [A1, A7]
+    device, code = context.peer.tools.device, context.peer.code
+    rows = {part: rows_of(list(proven_parts.values()), device, code) for part, proven_parts in whole.items()}
+    centers_D = {part: aggregate(rows_PD, context.taus[part], code) for part, rows_PD in rows.items()}  # [A1, A7]
+    blobs = {part: Blob.of(center_D, code.centers) for part, center_D in centers_D.items()}
     await context.peer.tools.hashed(list(blobs.values()))
     message = clip_message(attempt, blobs, missing)
     said = await channel.announce(attempt.slot(Phase.CLIP), message, attempt.view)  # [A2, N2]
@@ -250,20 +258,22 @@ async def clip(attempt: Attempt[T]) -> Clipped:
     wanted = {part: Digest(center.digest) for part, center in centers.items()}
     gather = Gather(blobs, wanted, far_aggregates(attempt), dict(enumerate(attempt.owners)))
     gathered = await channel.exchange(attempt.slot(Phase.CLIP), gather, attempt.view)
-    return Clipped(clips, centers, {}, rows).holding(fitting(attempt, gathered, centers), context.peer.tools)
+    return Clipped(clips, centers, {}, rows).holding(fitting(attempt, gathered, centers), context.peer)
 
 
-def aggregate(rows_PD: Tensor, tau: float) -> Tensor:
+def aggregate(rows_PD: Tensor, tau: float, code: Code) -> Tensor:
     """The aggregate of a part; zeros, which say that there is none, where this peer's own judge would convict it (SPEC A7)."""
-    center_D = acquitted_center(rows_PD, tau=tau)
+    center_D = acquitted_center(rows_PD, tau=tau, code=code)
     return torch.zeros_like(rows_PD[0]) if center_D is None else center_D
 
 
 def clip_message(attempt: Attempt[T], blobs: Mapping[int, Blob], missing: list[PeerId]) -> Clip:
     """Digest and norm of every aggregate; from the second attempt on, commitments to fresh coins too (SPEC A2, N2)."""
     slot, me, tools = attempt.slot(Phase.CLIP), attempt.context.peer.me, attempt.context.peer.tools
-    norms = {part: tools.aggregate_norm(blob) for part, blob in sorted(blobs.items())}
-    told = tuple(Center(part, blobs[part].digest, norm) for part, norm in norms.items() if norm is not None)
+    form = attempt.context.peer.code.centers
+    norms = {part: tools.aggregate_norm(blob, form) for part, blob in sorted(blobs.items())}
+    found = {part: (blobs[part], norm) for part, norm in norms.items() if norm is not None}
+    told = tuple(Center(p, blob.digest, norm, tools.rounding(blob, form)) for p, (blob, norm) in found.items())
     a, b = (coin_commitment(coin, slot, me, name) for coin, name in ((attempt.coins.a, "A"), (attempt.coins.b, "B")))
     seen = bitmap([delivery in attempt.witnessed for delivery in attempt.to_witness(me)])
     if not attempt.number:
@@ -325,7 +335,7 @@ async def fetch(attempt: Attempt[T], clipped: Clipped, phase: Phase, held: Mappi
     channel, ask = attempt.context.peer.channel, dict.fromkeys(wanted, attempt.members)
     gathered = await channel.exchange(attempt.slot(phase), Gather(clipped.held, wanted, ask), attempt.view)
     held_now = {**clipped.held, **fitting(attempt, gathered, clipped.centers)}
-    return clipped.holding(held_now, attempt.context.peer.tools)
+    return clipped.holding(held_now, attempt.context.peer)
 
 
 async def report(attempt: Attempt[T], reduced: Reduced, parts: CommittedParts | None) -> Reported:

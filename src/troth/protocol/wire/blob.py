@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from troth.clip.blocks import FLOAT32, Form
 from troth.crypto import CHUNK_BYTES, Digest, blob_digest, blob_digests, chunk_hash, chunk_hashes, digest_of_chunks
 from troth.protocol.wire.messages import MOST_MEMBERS, Bytes32, Malformed
 
@@ -23,21 +24,22 @@ SETTLES_BYTES = 1 << 24  # from here on, blobs that are put together give up the
 
 
 class Blob:
-    """Bytes that are never changed, read as little-endian float32 where they stand for numbers."""
+    """Bytes that are never changed, read as numbers in a form that the run agreed on (SPEC C4) where they stand for some."""
 
-    __slots__ = ("_digest", "_numbers_D", "_place", "_view")
+    __slots__ = ("_digest", "_numbers_D", "_place", "_view", "form")
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._view: memoryview | None = memoryview(data)
         self._numbers_D: Tensor | None = None
         self._place: tuple[Tensor, int, int] | None = None  # a vector, and where in it the numbers lie
         self._digest: Digest | None = None
+        self.form: Form = FLOAT32  # of numbers that are here without their bytes
 
     @classmethod
-    def of(cls, numbers_D: Tensor) -> "Blob":
-        """A blob of float32 numbers, without a copy: the tensor must not be changed any more."""
+    def of(cls, numbers_D: Tensor, form: Form = FLOAT32) -> "Blob":
+        """A blob of numbers that this form can hold, without a copy: the tensor must not be changed any more."""
         blob = cls(b"")
-        blob._view, blob._numbers_D = None, numbers_D.detach().contiguous()
+        blob._view, blob._numbers_D, blob.form = None, numbers_D.detach().contiguous(), form
         return blob
 
     @classmethod
@@ -48,19 +50,25 @@ class Blob:
         return blob
 
     @classmethod
-    def cut(cls, numbers_D: Tensor, bounds: Sequence[int], view: memoryview | None = None) -> tuple["Blob", ...]:
-        """Blobs of the pieces between bounds. `view`: the bytes of all numbers, where they are on the host already."""
+    def cut(
+        cls, numbers_D: Tensor, bounds: Sequence[int], form: Form = FLOAT32, view: memoryview | None = None
+    ) -> tuple["Blob", ...]:
+        """Blobs of the pieces between bounds, at which a block begins. `view`: the bytes of all numbers, where they are on the
+        host already."""
         numbers_D = numbers_D.detach().contiguous()
-        view = bytes_of(numbers_D) if view is None else view
-        blobs = tuple(cls(view[4 * start : 4 * stop]) for start, stop in pairwise(bounds))
+        view = form.pack(numbers_D) if view is None else view
+        blobs = tuple(cls(view[form.length(start) : form.length(stop)]) for start, stop in pairwise(bounds))
         for blob, (start, stop) in zip(blobs, pairwise(bounds), strict=True):
-            blob._numbers_D = numbers_D[start:stop]
+            blob._numbers_D, blob.form = numbers_D[start:stop], form
         return blobs
 
     def __len__(self) -> int:
         if self._place is not None:
-            return 4 * (self._place[2] - self._place[1])
-        return len(self.view) if self._numbers_D is None else 4 * len(self._numbers_D)
+            return self.form.length(self._place[2] - self._place[1])
+        if self._view is not None:
+            return len(self._view)
+        assert self._numbers_D is not None
+        return self.form.length(len(self._numbers_D))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Blob) and (self is other or self.view == other.view)
@@ -76,10 +84,10 @@ class Blob:
         """The bytes, on the host."""
         if self._place is not None:
             whole_D, start, stop = self._place
-            return bytes_of(whole_D[start:stop])
+            return self.form.pack(whole_D[start:stop])
         if self._view is None:
             assert self._numbers_D is not None
-            self._view = bytes_of(self._numbers_D)
+            self._view = self.form.pack(self._numbers_D)
         return self._view
 
     def came_to_host(self, view: memoryview) -> None:
@@ -92,32 +100,51 @@ class Blob:
             self._digest = blob_digest(self.view)
         return self._digest
 
-    @property
-    def array_D(self) -> NDArray[np.float32]:  # noqa: N802  # shapes are in the names
-        """The numbers, on the host; not to be written to. Copied where the sender chose a place between two numbers."""
-        array_D = np.frombuffer(self.view, "<f4")
-        return array_D if array_D.flags.aligned else array_D.copy()
+    def array_D(self, form: Form = FLOAT32) -> NDArray[np.float32] | None:  # noqa: N802  # shapes are in the names
+        """The numbers, on the host, not to be written to; None if the bytes are no numbers in this form."""
+        if self._knows(form) and not self._known_D.is_cuda:
+            numbers: NDArray[np.float32] = self._known_D.numpy()
+            return numbers
+        return form.unpack(self.view)
 
-    def numbers_D(self, device: torch.device | str = "cpu") -> Tensor:  # noqa: N802
-        """The numbers, on this device."""
+    def numbers_D(self, device: torch.device | str = "cpu", form: Form = FLOAT32) -> Tensor:  # noqa: N802
+        """The numbers, on this device, of bytes that are some in this form."""
         if self._place is not None:
-            whole_D, start, stop = self._place
-            return whole_D[start:stop].to(device)
-        if self._numbers_D is None:
-            array_D = self.array_D
-            self._numbers_D = torch.from_numpy(array_D if array_D.flags.writeable else array_D.copy())
+            return self._known_D.to(device)
+        if not self._knows(form):
+            array_D = form.unpack(self.view)
+            assert array_D is not None, "whoever takes bytes from a peer has looked at them"
+            self._numbers_D, self.form = torch.from_numpy(array_D if array_D.flags.writeable else array_D.copy()), form
+        assert self._numbers_D is not None
         here_D = self._numbers_D.to(device)
         if not self._numbers_D.is_cuda:
             self._numbers_D = here_D
         return here_D
 
-    def settle(self, whole_D: Tensor, start: int) -> None:
-        """Copy the numbers to this place in a vector on the host, and let go of the memory that they came in.
+    def _knows(self, form: Form) -> bool:
+        """Whether the numbers are here, and those of this form."""
+        return self.form == form and (self._place is not None or self._numbers_D is not None)
+
+    @property
+    def _known_D(self) -> Tensor:  # noqa: N802
+        if self._place is not None:
+            whole_D, start, stop = self._place
+            return whole_D[start:stop]
+        assert self._numbers_D is not None
+        return self._numbers_D
+
+    def settle(self, whole_D: Tensor, start: int, form: Form = FLOAT32) -> bool:
+        """Copy the numbers to this place in a vector on the host, and let go of the memory that they came in; tell whether the
+        bytes were numbers in this form.
 
         The blob looks them up there from then on, so where the vector moves, to a file for instance, the blob moves too."""
-        stop = start + len(self) // 4
-        whole_D[start:stop].numpy()[:] = self.array_D
-        self._place, self._view, self._numbers_D = (whole_D, start, stop), None, None
+        array_D = self.array_D(form)
+        if array_D is None:
+            return False
+        stop = start + len(array_D)
+        whole_D[start:stop].numpy()[:] = array_D
+        self._place, self._view, self._numbers_D, self.form = (whole_D, start, stop), None, None, form
+        return True
 
     def anew(self) -> "Blob":
         """The same bytes as another peer receives them: it has to hash them itself."""
@@ -142,14 +169,14 @@ def bytes_of(numbers: Tensor) -> memoryview:
 # The vectors follow each other in the order of their names, and each is cut anew. Chunks are numbered through all of them.
 
 
-_NUMBERS: Mapping[str, torch.dtype] = {"torch.float32": torch.float32, "torch.float64": torch.float64}
+_NUMBERS: Mapping[str, torch.dtype] = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.uint8)}
 
 
 class VectorIndex(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One vector: its name, number format and length, and the hashes of its chunks."""
 
     name: Annotated[str, msgspec.Meta(max_length=200)]
-    dtype: Literal["torch.float32", "torch.float64"]
+    dtype: Literal["torch.float32", "torch.float64", "torch.uint8"]  # the last for bytes of another form
     count: Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
     chunks: tuple[Bytes32, ...]
 

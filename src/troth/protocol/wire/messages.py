@@ -119,7 +119,7 @@ class Commit(_Message, frozen=True):
     root: Bytes32 | None
     coin_a: Bytes32
     coin_b: Bytes32
-    hardware: Bytes32 | None = None  # the sender's class of hardware, in a run of several (SPEC D3)
+    hardware: Bytes32 | None = None  # the sender's class of hardware (SPEC D3, E6)
     rejoins: Annotated[tuple[SignedRejoin, ...], msgspec.Meta(max_length=MOST_REJOINS)] = ()  # requests heard (SPEC B3)
     took: Measured | None = None  # None if nothing was measured yet
     length: float | None = None  # of the gradient; present if and only if the root is (SPEC V3)
@@ -129,11 +129,12 @@ class Commit(_Message, frozen=True):
 
 
 class Center(_Message, frozen=True):
-    """The aggregate of one part: its digest and norm."""
+    """The aggregate of one part: its digest, its norm, and most that rounding for the run's code moved it."""
 
     part: Part
     digest: Bytes32
     norm: float
+    rounding: float = 0.0
 
 
 class Clip(_Message, frozen=True):

@@ -153,8 +153,10 @@ def _wrong_numbers(message: Message) -> str | None:
             return "a Commit must have both root and length, or neither"
         case Commit(length=float(length)) if not 0 <= length <= LARGEST_NUMBER:
             return "the length of a gradient must be finite, from 0 to 2^400"
-        case Clip(centers=centers) if not all(0 <= center.norm <= LARGEST_NUMBER for center in centers):
-            return "the norm of an aggregate must be finite, from 0 to 2^400"
+        case Clip(centers=centers) if not all(
+            0 <= number <= LARGEST_NUMBER for center in centers for number in (center.norm, center.rounding)
+        ):
+            return "the norm and the rounding of an aggregate must be finite, from 0 to 2^400"
         case Report(numbers=raw) if len(raw) % 8 or not (np.abs(np.frombuffer(raw, "<f8")) <= LARGEST_NUMBER).all():
             return "a report must consist of finite float64 numbers up to 2^400"
     return None

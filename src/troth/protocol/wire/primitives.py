@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.clip import kernels, on_device
+from troth.clip.blocks import FLOAT32, Form
 from troth.clip.exact import ordinary_norm
 from troth.clip.kernels import Differences
 from troth.crypto import (
@@ -99,8 +100,6 @@ _FEW_SIGNS = 1 << 22  # up to this many signs are kept as float64 to multiply wi
 
 _CACHED = 1 << 15  # float64 numbers that fit into the processor's cache
 
-DTYPE = "float32"  # of gradients and aggregates, little-endian
-
 
 class Primitives:
     """Signatures, digests, decoding, projections, norms and coin commitments, as pure functions."""
@@ -121,9 +120,9 @@ class Primitives:
     def digest(self, blob: bytes | memoryview) -> Digest:
         return blob_digest(blob)
 
-    def leaf(self, part: int, count: int, blob: Digest) -> Digest:
+    def leaf(self, part: int, count: int, blob: Digest, form: Form = FLOAT32) -> Digest:
         """Leaf of a part of so many numbers in its gradient's Merkle tree (SPEC C1)."""
-        return leaf_hash(part, count, DTYPE, blob)
+        return leaf_hash(part, count, form.name, blob)
 
     def node(self, left: Digest, right: Digest) -> Digest:
         """Node of a Merkle tree."""
@@ -167,13 +166,21 @@ class Primitives:
         """The K sign rows of a step, over `size` coordinates (SPEC A5)."""
         return Projector(self, key, rows, size)
 
-    def aggregate_norm(self, blob: Blob) -> float | None:
-        """Length of an aggregate to the last bit; None if it holds a NaN, an infinity or a subnormal (SPEC A3, C3)."""
-        return ordinary_norm(blob.array_D)  # on the host, where the bytes are that were hashed
+    def aggregate_norm(self, blob: Blob, form: Form = FLOAT32) -> float | None:
+        """Length of an aggregate to the last bit; None if it is no numbers, or holds a NaN, an infinity or a subnormal (SPEC
+        A3, C3, C4)."""
+        array_D = blob.array_D(form)  # on the host, where the bytes are that were hashed
+        return None if array_D is None else ordinary_norm(array_D)
 
-    def cut(self, numbers_D: Tensor, bounds: Sequence[int]) -> tuple[Blob, ...]:
-        """The pieces of a vector between bounds, hashed."""
-        blobs = Blob.cut(numbers_D, bounds)
+    def rounding(self, blob: Blob, form: Form) -> float:
+        """Most that rounding moves an aggregate that came out like this one (SPEC C4)."""
+        return form.rounding(blob.view)
+
+    def cut(
+        self, numbers_D: Tensor, bounds: Sequence[int], form: Form = FLOAT32, view: memoryview | None = None
+    ) -> tuple[Blob, ...]:
+        """The pieces of a vector between bounds, hashed. `view`: its bytes, if they are here."""
+        blobs = Blob.cut(numbers_D, bounds, form, view)
         digest_all(blobs)
         return blobs
 
@@ -181,15 +188,15 @@ class Primitives:
         """Compute the digests of these blobs. Others may work meanwhile."""
         digest_all(blobs)
 
-    def joined(self, blobs: Sequence[Blob]) -> Tensor:
-        """The numbers of several blobs, one after the other. Large ones lie there from then on."""
+    def joined(self, blobs: Sequence[Blob], form: Form = FLOAT32) -> Tensor:
+        """The numbers of several blobs, which are some, one after the other. Large ones lie there from then on."""
         if self.device.type == "cpu" and sum(map(len, blobs)) >= SETTLES_BYTES:
-            starts = [0, *accumulate(len(blob) // 4 for blob in blobs)]
+            starts = [0, *accumulate(form.count(len(blob)) for blob in blobs)]
             whole_D = torch.empty(starts[-1])
             for blob, start in zip(blobs, starts, strict=False):
-                blob.settle(whole_D, start)
+                blob.settle(whole_D, start, form)
             return whole_D
-        return torch.cat([blob.numbers_D(self.device) for blob in blobs])
+        return torch.cat([blob.numbers_D(self.device, form) for blob in blobs])
 
     def scaled(self, numbers_D: Tensor, factor: float) -> Tensor:
         """Numbers times a factor. One rounding of the factor, one multiplication each: the same bits everywhere (SPEC U3)."""

@@ -77,7 +77,7 @@ class CoveringColluder(ShiftingOwner):
         key = combine("projections", slot.step, slot.attempt, self._coins_a)
         start, stop = bounds[part], bounds[part + 1]
         signs_KD = projection_signs(key, parameters.projections, start, stop).astype(np.float64)
-        center_D = self._forged[part].array_D.astype(np.float64)
+        center_D = self._forged[part].numbers_D(form=self._code.centers).double().numpy()
         away_PD = torch.stack(self._rows[part]).double().numpy() - center_D
         norms_P = np.sqrt(np.square(away_PD).sum(axis=1))
         clipped_PD = away_PD * (self._tau(stop - start) / np.maximum(norms_P, self._tau(stop - start)))[:, None]
@@ -127,7 +127,7 @@ class CoveringColluder(ShiftingOwner):
         return await super().exchange(slot, blobs, view)
 
     def _bounds(self) -> tuple[int, ...]:
-        return part_bounds(self._run.parameters.size, self._parts)
+        return part_bounds(self._run.parameters.size, self._parts, self._code)
 
     def _tau(self, length: int) -> float:
         whole = self._run.parameters.tau if self._collusion.state is None else self._collusion.state().scales.tau

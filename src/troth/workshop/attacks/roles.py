@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from troth.clip.blocks import PLAIN, Code
 from troth.clip.centered_clip import judge_center
 from troth.clip.exact import exact_norm
 from troth.clip.fast import centered_clip
+from troth.clip.rounded_center import CONVICT_ROUNDING
 from troth.crypto import Digest, PeerId, Slot, blob_digest, stream
 from troth.protocol.core.channel import AttemptView, Exchange, Gather, ProvenParts, Said, Scatter
 from troth.protocol.core.parts import rows_of
@@ -361,7 +363,7 @@ class ShiftingOwner(ColludingChannel):
             # Others may send blobs of any length.
             fitting = [proven for proven in received.get(part, {}).values() if len(proven.blob) == len(own.blob)]
             if fitting:
-                rows[part] = list(rows_of(fitting))
+                rows[part] = list(rows_of(fitting, code=self._code))
         self._rows = rows
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
@@ -376,28 +378,34 @@ class ShiftingOwner(ColludingChannel):
         return message
 
     def _forge(self, slot: Slot, center: Center) -> Center:
-        wrong_D = self._wrong(slot, center.part)
-        forged = Blob.of(wrong_D)
+        wrong_D, form = self._code.round_center(self._wrong(slot, center.part)), self._code.centers
+        forged = Blob.of(wrong_D, form)
         self._forged = {**self._forged, center.part: forged}
-        return Center(center.part, forged.digest, exact_norm(wrong_D))
+        return Center(center.part, forged.digest, exact_norm(wrong_D), form.rounding(forged.view))
+
+    @property
+    def _code(self) -> Code:
+        return self._run.parameters.coding
 
     def _wrong(self, slot: Slot, part: int) -> Tensor:
         rows_PD, attack, parameters = torch.stack(self._rows[part]), self._collusion.attack, self._run.parameters
         if isinstance(attack, WrongAggregate) and attack.border:
             tau = parameters.tau * math.sqrt(rows_PD.shape[1] / parameters.size)
             share = 0.5 + float(stream(self._run.id, "border", self._me, slot.step, part).uniform(1)[0])
-            return at_the_border(rows_PD, tau, share)
+            return at_the_border(rows_PD, tau, share, self._code)
         return -rows_PD.mean(dim=0)
 
 
-def at_the_border(rows_PD: Tensor, tau: float, share: float) -> Tensor:
+def at_the_border(rows_PD: Tensor, tau: float, share: float, code: Code = PLAIN) -> Tensor:
     """An aggregate off the clipped centre by this share of what V2 lets pass (SPEC V2)."""
     center_D = centered_clip(rows_PD, tau=tau)
     towards_D = center_D / (float(torch.linalg.vector_norm(center_D)) or 1.0)
 
     def off(length: float) -> float:
         away_D = center_D + length * towards_D
-        residual, tolerance = judge_center(rows_PD, away_D, tau=tau)
+        residual, tolerance = judge_center(
+            rows_PD, away_D, tau=tau, rounding=CONVICT_ROUNDING * code.rounding(center_D)
+        )
         return residual / tolerance
 
     least, most = 0.0, tau

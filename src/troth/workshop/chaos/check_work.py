@@ -8,8 +8,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from troth.clip.centered_clip import judge_center
+from troth.clip.rounded_center import acquits
 from troth.crypto import PeerId
+from troth.protocol.core.parts import commit_parts
 from troth.protocol.core.records import MOST_OWED
 from troth.protocol.core.roles import (
     NO_PENDING_AUDITS,
@@ -173,7 +174,7 @@ def aggregates(world: World) -> list[str]:
     lazy = {peer for peer, number in world.numbers.items() if world.plan.strangers.get(number, (0, HONEST))[1] in LAZY}
     covers = {number: ATTACKS[parse_spec(attack)[0]].covers for number, attack in world.plan.attacks.items()}
     covering = {peer for peer, number in world.numbers.items() if covers.get(number)}
-    broken = []
+    broken, code = [], world.run.parameters.coding
     for outcome in world.witness:
         if not outcome.record.updated or lazy & set(map(PeerId, outcome.record.contributors)):
             continue
@@ -182,7 +183,8 @@ def aggregates(world: World) -> list[str]:
         for peer in map(PeerId, record.contributors):
             gradient_D = world.right_gradient(outcome, peer)
             lies, seed = (peer, record.step) in world.forged, gradient_seed(kept.seed_randomness, peer)
-            rows.append(forged(gradient_D, seed, world.plan.spikes) if lies else gradient_D)
+            sent_D = forged(gradient_D, seed, world.plan.spikes) if lies else gradient_D
+            rows.append(commit_parts(sent_D, kept.bounds, code=code, seed=seed).numbers_D)
         rows_PD = torch.stack(rows)
         for part, ((start, stop), tau) in enumerate(
             zip(pairwise(kept.bounds), part_taus(kept.tau, kept.bounds), strict=True)
@@ -190,8 +192,7 @@ def aggregates(world: World) -> list[str]:
             if kept.owners[part] in covering:
                 continue
             center_D, part_PD = kept.aggregate_D[start:stop], rows_PD[:, start:stop]
-            residual, tolerance = judge_center(part_PD, center_D, tau=tau)
-            if residual > 2 * tolerance:
+            if not acquits(part_PD, center_D, tau=tau, code=code, share=2):
                 broken.append(f"step {record.step}: the aggregate of part {part} is not the clipped centre")
     return broken
 

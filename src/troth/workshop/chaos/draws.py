@@ -149,6 +149,7 @@ _LONG = (65, 80)  # steps, in one world of twelve
 _FEW_PEERS = 6  # of these
 _QUIET = TASKS[4]  # nearly without noise, for a radius that is far below the gradients
 _SMALL_TAU = 1e-5
+_CODED_PEERS = 30  # at most, so that everybody owns a block
 _NIGHT = (35.0, 95.0)  # seconds
 
 
@@ -163,7 +164,7 @@ def draw_wide(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: i
         steps = _LONG[0] + dice.pick(_LONG[1] - _LONG[0] + 1)
     plan = draw_plan(seed, least_peers=least_peers, most_peers=most_peers, steps=steps)
     plan = with_training(dice, _with_lies(dice, _with_few_contents(_with_long_nights(plan))), large=large)
-    plan = with_spikes(plan)
+    plan = _with_codes(with_spikes(plan))
     most = most_byzantine(plan.peers, 1)
     if not dice.pick(10):
         return with_calls(with_crashes(dice, plan))
@@ -205,6 +206,14 @@ def _with_few_contents(plan: Plan) -> Plan:
     """In every fourth world records name the content of the state only now and then, as for a large model (SPEC U5)."""
     dice = Dice(stream(plan.seed, "contents"))  # a stream of its own: other worlds stay the same
     return plan if dice.pick(4) else replace(plan, content_every=2 + dice.pick(5))
+
+
+def _with_codes(plan: Plan) -> Plan:
+    """In every fourth world that is not large gradients and aggregates are sent as codes (SPEC C4)."""
+    dice = Dice(stream(plan.seed, "codes"))  # a stream of its own: other worlds stay the same
+    if dice.pick(4) or plan.peers > _CODED_PEERS:
+        return plan
+    return replace(plan, code="int8", task=TASKS[5 if dice.pick(3) else 6])
 
 
 def _with_lies(dice: Dice, plan: Plan) -> Plan:
@@ -339,7 +348,7 @@ def draw_door(seed: int, *, least_peers: int = 4, most_peers: int = 8, steps: in
     rekeying = Dice(stream(seed, "record keys"))
     rekey_every = 1 + rekeying.pick(_REKEY_EVERY) if rekeying.pick(2) else 0
     plan = replace(plan, probation=probation, strangers=strangers, leaves=leaves, rekey_every=rekey_every)
-    plan = replace(plan, spikes=0.0)  # strangers that lie turn their gradients around
+    plan = _with_codes(replace(plan, spikes=0.0))  # strangers that lie turn their gradients around
     if not Dice(stream(seed, "calm")).pick(3):
         return _door_within(_calm(plan))
     return _door_within(plan) if dice.pick(2) else plan

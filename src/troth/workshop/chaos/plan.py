@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from troth.crypto import PeerId, Seed, stream
+from troth.protocol.core.run import Parameters
 from troth.protocol.wire.frames import (
     BlobSent,
     Certificate,
@@ -132,6 +133,8 @@ TASKS = (  # that a world may train; the first unless its plan says otherwise
     "factors:dimension=24",
     "factors:dimension=48",
     "quadratic:dimension=24,noise=0.00001",
+    "quadratic:dimension=9001",  # blocks for everybody, the last one short (SPEC C4)
+    "quadratic:dimension=9001,noise=0.00001",
 )
 TAU = 0.1
 HONEST = "honest"
@@ -177,6 +180,7 @@ class Plan:
     )  # numbered after the peers: arrival, behaviour
     leaves: Mapping[int, Departure] = field(default_factory=dict)  # of strangers
     rekey_every: int = 0  # updates between changes of the keys that sign records; 0: nobody changes them (SPEC U6)
+    code: str = Parameters.code  # in which gradients and aggregates are sent (SPEC C4)
     spikes: float = 0.0  # wrong gradients are right but for one number of this size; 0: they are turned around
 
     @property

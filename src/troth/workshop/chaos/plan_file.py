@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from troth.clip.blocks import Code
 from troth.errors import OperatorError, printable
 from troth.protocol.core.run import most_byzantine
 from troth.specs import parse_spec
@@ -93,8 +94,10 @@ def flaw(plan: Plan) -> str | None:
     """Reason why no world can be played from this plan, or None."""
     if plan.task not in TASKS:
         return f"unknown task '{printable(plan.task[:_MOST_SHOWN])}'"  # any other name could be that of a file
-    if not 1 <= plan.peers <= DIMENSIONS[plan.task]:
-        return f"peers must be from 1 to {DIMENSIONS[plan.task]}, got {plan.peers}"
+    if plan.code not in Code.known:
+        return f"unknown code '{printable(plan.code[:_MOST_SHOWN])}'"
+    if not 1 <= plan.peers <= (most := -(-DIMENSIONS[plan.task] // Code.known[plan.code].grain)):
+        return f"peers must be from 1 to {most}, got {plan.peers}"
     if not 1 <= plan.steps <= MOST_STEPS:
         return f"steps must be from 1 to {MOST_STEPS}, got {plan.steps}"
     if set(plan.strangers) != set(range(plan.peers, plan.peers + len(plan.strangers))):

@@ -278,6 +278,7 @@ class Stage:
             probation=plan.probation,
             ticket_bits=_TICKET_BITS,
             rekey_every=plan.rekey_every or Parameters.rekey_every,
+            code=plan.code,
         )
         founders = sorted(identity.peer for identity in self.identities[: plan.peers])
         self.run = Run(tuple(founders), b"chaos", parameters, derive(plan.seed, "run"))

@@ -18,7 +18,7 @@ Labels = dict[str, Label]
 Metrics = dict[str, float | None]
 
 _LARGEST = 1e100  # of a ruined model's metrics: above, their squares overflow
-# `code` has the digests of users' files, an attack's among them.
+# `files` has the digests of users' files, an attack's among them.
 _OF_THE_ATTACK = frozenset(
     [
         "attack",
@@ -28,7 +28,7 @@ _OF_THE_ATTACK = frozenset(
         "attack_stop",
         "byzantine",
         "beyond_guarantee",
-        "code",
+        "files",
     ]
 )
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.clip import on_device
+from troth.clip.blocks import FLOAT32, Form
 from troth.crypto import LEAF_BYTES, Digest, PeerId, Slot, digest_of_leaves, sign_bytes
 from troth.protocol.core.parts import Bounds
 from troth.protocol.wire.blob import Blob, digest_all
@@ -100,8 +101,9 @@ class MemoPrimitives(Primitives):
     decode = _remembered(Primitives.decode)
     coin_commitment = _remembered(Primitives.coin_commitment)
     open = _remembered(Primitives.open)
-    aggregate_norm = _remembered(Primitives.aggregate_norm, lambda blob: [blob.digest])
-    joined = _remembered(Primitives.joined, lambda blobs: [blob.digest for blob in blobs])
+    aggregate_norm = _remembered(Primitives.aggregate_norm, lambda blob, form=FLOAT32: [blob.digest, form.name])
+    rounding = _remembered(Primitives.rounding, lambda blob, form: [blob.digest, form.name])
+    joined = _remembered(Primitives.joined, lambda blobs, form=FLOAT32: [form.name, *(blob.digest for blob in blobs)])
 
     def verify_all(self, questions: Sequence[tuple[PeerId, bytes, bytes]]) -> list[bool]:
         new = [question for question in dict.fromkeys(questions) if ("verify", *question) not in self._known]
@@ -154,7 +156,7 @@ class LockstepPrimitives(MemoPrimitives):
     """Peers in lockstep also wait together: one hashes its aggregate while others compute theirs."""
 
     async def hashed(self, blobs: Sequence[Blob]) -> None:
-        if self.device.type == "cpu":
+        if self.device.type == "cpu" or any(blob.form is not FLOAT32 for blob in blobs):
             await super().hashed(blobs)
         else:
             await AskDigests(blobs, [DeviceCopy(blob.numbers_D(self.device)) for blob in blobs])
@@ -167,14 +169,16 @@ class LockstepPrimitives(MemoPrimitives):
         norms = _aside().map(super().aggregate_norm, blobs)  # on their way, while this thread helps to hash
         digest_all(blobs)
         for blob, norm in zip(blobs, norms, strict=True):
-            self._known["aggregate_norm", blob.digest] = norm
+            self._known["aggregate_norm", blob.digest, FLOAT32.name] = norm
 
-    def cut(self, numbers_D: Tensor, bounds: Sequence[int]) -> tuple[Blob, ...]:
+    def cut(
+        self, numbers_D: Tensor, bounds: Sequence[int], form: Form = FLOAT32, view: memoryview | None = None
+    ) -> tuple[Blob, ...]:
         """Nothing is kept: a gradient is cut once, and where everyone audits there are hundreds of them."""
         known: tuple[Blob, ...] | None = self.known_of((numbers_D,), ("cut", *bounds))
-        if known is not None or not numbers_D.is_cuda:
-            return known or super().cut(numbers_D, bounds)
-        blobs = Blob.cut(numbers_D, bounds, DeviceCopy(numbers_D).on_host())
+        if known is not None or not numbers_D.is_cuda or form is not FLOAT32:
+            return known or super().cut(numbers_D, bounds, form, view)
+        blobs = Blob.cut(numbers_D, bounds, view=DeviceCopy(numbers_D).on_host())
         digest_all(blobs)
         return blobs
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from troth.clip.blocks import PLAIN, Code
 from troth.clip.fast import centered_clip
 from troth.crypto import Identity, PeerId, derive
 from troth.events.kinds import Began
@@ -73,8 +74,9 @@ class ProtocolSimulation:
             lanes_for=scenario.at_once,
             pad=scenario.pads,
         )
-        _check_size(self.problem.size, scenario.peers)
+        _check_size(self.problem.size, scenario.peers, Code.known[scenario.code])
         check_pure(task, self.problem)
+        Code.known[scenario.code].prepare(self.problem.size)
         self.byzantine = self.scenario.byzantine_peers()
         self.attacks = scenario.make_attacks()
         self.coalition = Coalition(
@@ -82,7 +84,9 @@ class ProtocolSimulation:
             scenario.attack_schedule(),
             self.byzantine,
             derive(scenario.seed, "coalition"),
-            lambda rows_PD: foreseen_center(rows_PD, self.states[self._witness()].scales.tau),
+            lambda rows_PD: foreseen_center(
+                rows_PD, self.states[self._witness()].scales.tau, self.run.parameters.coding
+            ),
             lambda: watched(self.run, self.states[self._witness()], self.colluders),
         )
         self.coalition.layout = self.problem.layout
@@ -373,11 +377,12 @@ def _agree(honest: list[Outcome[Training]]) -> bool:
     )
 
 
-def _check_size(size: int, peers: int) -> None:
-    if size < peers:
+def _check_size(size: int, peers: int, code: Code) -> None:
+    if (most := -(-size // code.grain)) < peers:
+        blocks = f" in blocks of {code.grain}, as `code` sends it" if code.grain > 1 else ""
         raise ScenarioError(
-            f"`peers` {peers} is too many for a model of {size} parameters: every peer looks after a part of it; "
-            f"take at most {size} `peers`, or a larger model"
+            f"`peers` {peers} is too many for a model of {size} parameters{blocks}: every peer looks after a part of it; "
+            f"take at most {most} `peers`, or a larger model"
         )
 
 
@@ -434,6 +439,7 @@ def _run_of(scenario: Scenario, size: int, founders: tuple[PeerId, ...], origin:
             slots=scenario.slots,
             ticket_bits=TICKET_BITS,
             local_steps=scenario.local_steps,
+            code=scenario.code,
         ),
         nonce=derive(scenario.seed, "run", options),
     )
@@ -442,12 +448,12 @@ def _run_of(scenario: Scenario, size: int, founders: tuple[PeerId, ...], origin:
 # What liars can know beforehand: the centre of rows that they try, and whose work is audited in a step.
 
 
-def foreseen_center(rows_PD: Tensor, tau: float) -> Tensor:
+def foreseen_center(rows_PD: Tensor, tau: float, code: Code = PLAIN) -> Tensor:
     """The clipped centre, part by part with `τ√(d/D)`, one part for each contributor (SPEC A1).
 
     A part that is not finite counts as zeros (SPEC C3): it draws the centre to zero until its sender is banned.
     """
-    bounds = part_bounds(rows_PD.shape[1], len(rows_PD))
+    bounds = part_bounds(rows_PD.shape[1], len(rows_PD), code)
     spans = zip(pairwise(bounds), part_taus(tau, bounds), strict=True)
     return torch.cat([centered_clip(_as_read(rows_PD[:, start:stop]), tau=radius) for (start, stop), radius in spans])
 

@@ -20,6 +20,7 @@ from troth.crypto import stream
 from troth.errors import OperatorError
 from troth.options import (
     BeyondGuarantee,
+    CodeName,
     LocalSteps,
     OptimizerSpec,
     Option,
@@ -151,6 +152,7 @@ def _kind(parameter: inspect.Parameter) -> Any:
 
 AttackLike = str | GradientAttack
 _YOUNGER = {  # than the format of summaries; by the option without which they mean nothing
+    "code": ("code",),
     "probation": ("probation", "slots", "strangers"),
     "momentum": ("momentum", "momentum_average"),
     "metrics": ("metrics",),
@@ -211,6 +213,7 @@ class Scenario:
             positive=True,
         ),
     ] = None
+    code: CodeName = "float32"
     drop_outs: Annotated[int, Option("So many honest peers vanish, each at a random moment.", least=0)] = 0
     probation: Annotated[
         int, Option("Open the door: strangers work so many steps, and are checked, before they are members.")
@@ -420,7 +423,7 @@ class Scenario:
         chosen = (self.task, *self._attacks, *inside, *rules, *self.metrics, *attacks_of(self.make_strangers()))
         specs = [spec for spec in chosen if isinstance(spec, str)]
         files = {file: code_digest(Path(file)).hex()[:16] for spec in specs if (file := file_of(spec)) is not None}
-        return {**self.as_dict(), "code": files} if files else self.as_dict()
+        return {**self.as_dict(), "files": files} if files else self.as_dict()
 
     def public(self) -> dict[str, Any]:
         """Options that the members of a run agree on beforehand: how it is trained, and nothing about liars."""
@@ -469,6 +472,10 @@ def _check_protocol_options(scenario: Scenario) -> None:
         raise ScenarioError(f"`drop_outs` must leave an honest peer, got {scenario.drop_outs}")
     if scenario.probation and scenario.deviation is not None:
         raise ScenarioError("`probation` needs a run without `deviation`: strangers are checked bit by bit")
+    if scenario.code != "float32" and scenario.deviation is not None:
+        raise ScenarioError("`code` int8 needs a run without `deviation`: audits compare its bits")
+    if is_rule and scenario.code != "float32":
+        raise ScenarioError(f"`code` is the protocol's: use `defence` {TROTH}")
     if is_rule and scenario.probation:
         raise ScenarioError(f"`probation` is the protocol's: use `defence` {TROTH}")
     if is_rule and (scenario.tau_auto or scenario.deviation or scenario.drop_outs):

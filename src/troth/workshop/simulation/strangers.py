@@ -15,7 +15,6 @@ from troth.crypto import Digest, Identity, PeerId, Seed, Slot, derive, stream
 from troth.protocol.broadcast.serving import Doorkeeper
 from troth.protocol.core.channel import NothingNoticed
 from troth.protocol.core.door import Door, misses_few, probe_bytes
-from troth.protocol.core.parts import commit_parts
 from troth.protocol.core.records import Returned, StepRecord
 from troth.protocol.core.roles import draw_roles
 from troth.protocol.core.roster import Roster
@@ -23,7 +22,7 @@ from troth.protocol.core.run import Run
 from troth.protocol.core.state import Outcome, Peer, State, signed_request
 from troth.protocol.recovery.requests import Tickets
 from troth.protocol.step.attempt import StepContext, own_seed
-from troth.protocol.step.step import run_step
+from troth.protocol.step.step import committed_parts, run_step
 from troth.protocol.wire.frames import ProbeShown, TicketShown
 from troth.protocol.wire.messages import Phase, Probe, SignedRejoin, Ticket
 from troth.protocol.wire.primitives import Primitives
@@ -122,7 +121,7 @@ class SimulatedStranger:
         context = StepContext.at(peer, state)
         slot = context.slot(Phase.COMMIT)
         gradient_D = await peer.work.gradient(state.training, own_seed(context), state.step)
-        root = commit_parts(gradient_D, context.roles.bounds, peer.tools).root
+        root = committed_parts(context, gradient_D).root
         return Probe(self.me, root, peer.identity.sign(probe_bytes(slot, self.me, root, peer.tools)))
 
     def request(self) -> SignedRejoin | None:
