@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.clip.blocks import FLOAT32, PLAIN, Code, Form
+from troth.clip.blocks import PLAIN, Code, Form
 from troth.clip.exact import all_finite, flush_in_place, ordinary
 from troth.crypto import Digest, Seed, derive, merkle_tree, root_from_path
 from troth.protocol.wire.blob import SETTLES_BYTES, Blob
@@ -54,16 +54,19 @@ def commit_parts(
     gradient_D: Tensor, bounds: Bounds, tools: Primitives = UNSHARED, code: Code = PLAIN, seed: Seed | None = None
 ) -> CommittedParts:
     """Round, cut and hash a gradient (SPEC C1, C4). `seed`: that of the gradient, from which its rounding is drawn."""
-    sent_D, view = gradient_D.detach(), None
-    if code is not PLAIN:
+    if code is PLAIN:
+        sent_D, view = gradient_D.detach(), None
+        numbers_D = _as_read(sent_D, bounds)
+    else:
         assert seed is not None
-        ordinary_D = _as_read(sent_D, (0, bounds[-1]))
+        ordinary_D = _as_read(gradient_D.detach(), (0, bounds[-1]))
         sent_D, view = code.rows.round_and_pack(ordinary_D, derive(seed, "rounding"))
+        numbers_D = sent_D  # blocks hold no others
     blobs = tools.cut(sent_D, bounds, code.rows, view)
     leaves = [tools.leaf(p, b - a, blobs[p].digest, code.rows) for p, (a, b) in enumerate(pairwise(bounds))]
     root, paths = merkle_tree(leaves, tools.node)
     proven_parts = tuple(ProvenPart(blob, path) for blob, path in zip(blobs, paths, strict=True))
-    return CommittedParts(proven_parts, root, bounds, _as_read(sent_D, bounds))
+    return CommittedParts(proven_parts, root, bounds, numbers_D)
 
 
 def _as_read(numbers_D: Tensor, bounds: Sequence[int]) -> Tensor:
@@ -78,16 +81,17 @@ def _as_read(numbers_D: Tensor, bounds: Sequence[int]) -> Tensor:
 def rows_of(proven_parts: Sequence[ProvenPart], device: torch.device | str = "cpu", code: Code = PLAIN) -> Tensor:
     """Numbers of parts as owners and jurors read them (SPEC C3, C4), on this device."""
     blobs, form = [proven.blob for proven in proven_parts], code.rows
-    settles = torch.device(device).type == "cpu" and sum(map(len, blobs)) >= SETTLES_BYTES
+    here = torch.device(device).type == "cpu"
+    settles = here and form.length(form.count(len(blobs[0])) * len(blobs)) >= SETTLES_BYTES
     if settles:
         rows_PD = torch.zeros(len(blobs), form.count(len(blobs[0])))
         for row, blob in enumerate(blobs):  # one by one: parts and rows together would be two gradients
             blob.settle(rows_PD.view(-1), row * rows_PD.shape[1], form)
-    elif torch.device(device).type != "cpu" and form is FLOAT32:
-        rows_PD = torch.stack([blob.numbers_D(device) for blob in blobs])
+    elif here:
+        rows_PD = torch.from_numpy(np.stack([_array_of(blob, form) for blob in blobs]))
     else:
-        rows_PD = torch.from_numpy(np.stack([_array_of(blob, form) for blob in blobs])).to(device)
-    if not ordinary(rows_PD.view(-1)):
+        rows_PD = torch.stack([_tensor_of(blob, form, device) for blob in blobs])
+    if code is PLAIN and not ordinary(rows_PD.view(-1)):
         rows_PD = rows_PD.clone() if settles else rows_PD  # the parts stay as they were committed to
         for row_D in rows_PD:
             _read(row_D)
@@ -98,6 +102,12 @@ def _array_of(blob: Blob, form: Form) -> NDArray[np.float32]:
     """Numbers of a part; zeros where it is malformed (SPEC C4)."""
     array_D = blob.array_D(form)
     return np.zeros(form.count(len(blob)), np.float32) if array_D is None else array_D
+
+
+def _tensor_of(blob: Blob, form: Form, device: torch.device | str) -> Tensor:
+    """The same, on a device."""
+    numbers_D = blob.read_D(device, form)
+    return torch.zeros(form.count(len(blob)), device=device) if numbers_D is None else numbers_D
 
 
 def _read(numbers_D: Tensor) -> None:

@@ -109,17 +109,32 @@ class Blob:
 
     def numbers_D(self, device: torch.device | str = "cpu", form: Form = FLOAT32) -> Tensor:  # noqa: N802
         """The numbers, on this device, of bytes that are some in this form."""
+        found_D = self.read_D(device, form)
+        assert found_D is not None, "whoever takes bytes from a peer has looked at them"
+        return found_D
+
+    def read_D(self, device: torch.device | str, form: Form) -> Tensor | None:  # noqa: N802
+        """The same, or None if the bytes are no numbers in this form."""
         if self._place is not None:
             return self._known_D.to(device)
         if not self._knows(form):
-            array_D = form.unpack(self.view)
-            assert array_D is not None, "whoever takes bytes from a peer has looked at them"
-            self._numbers_D, self.form = torch.from_numpy(array_D if array_D.flags.writeable else array_D.copy()), form
+            found_D = self._unpacked_D(torch.device(device), form)
+            if found_D is None:
+                return None
+            self._numbers_D, self.form = found_D, form
         assert self._numbers_D is not None
         here_D = self._numbers_D.to(device)
         if not self._numbers_D.is_cuda:
             self._numbers_D = here_D
         return here_D
+
+    def _unpacked_D(self, device: torch.device, form: Form) -> Tensor | None:  # noqa: N802
+        if device.type != "cpu":
+            return form.unpack_to(self.view, device)
+        array_D = form.unpack(self.view)
+        if array_D is None:
+            return None
+        return torch.from_numpy(array_D if array_D.flags.writeable else array_D.copy())
 
     def _knows(self, form: Form) -> bool:
         """Whether the numbers are here, and those of this form."""

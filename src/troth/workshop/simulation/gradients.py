@@ -76,8 +76,10 @@ class Ahead:
     when the step asks for it, and one that nobody takes was computed in vain.
     """
 
-    def __init__(self, problem: Problem, peers: int) -> None:
+    def __init__(self, problem: Problem, peers: int, *, hashes: bool = True) -> None:
+        """`hashes`: gradients are sent as they are, so that hashing can begin before they are asked for."""
         self.parts = peers  # into which the next gradients will probably be cut
+        self._hashes = hashes
         self._problem = problem
         self._unhashed: list[BegunGradient] = []
         self._states: list[tuple[Training, Hashing]] = []
@@ -116,7 +118,8 @@ class Ahead:
             if tensor.is_cuda:
                 tensor.record_stream(aside)
         begun = BegunGradient(training, seed, batch, loss, row_D, computed)
-        self._unhashed.append(begun)
+        if self._hashes:
+            self._unhashed.append(begun)
         if len(self._unhashed) == _TOGETHER:
             self.hash_begun()
         return begun
@@ -347,7 +350,7 @@ class GradientPool:
                 rows.append(one.take())
             losses.append(loss)
             cuts.append(None if one is None else one.cut())
-        if isinstance(tools, LockstepPrimitives):
+        if isinstance(tools, LockstepPrimitives) and tools.hashes_rows:
             known = {place: cut[1] for place, cut in enumerate(cuts) if cut is not None and cut[0] == bounds}
             left = [place for place in range(len(rows)) if place not in known]
             known |= dict(zip(left, parts_of([rows[place] for place in left], bounds) or (), strict=False))

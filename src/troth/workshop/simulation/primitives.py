@@ -155,6 +155,11 @@ class AskDigests(Ask):
 class LockstepPrimitives(MemoPrimitives):
     """Peers in lockstep also wait together: one hashes its aggregate while others compute theirs."""
 
+    def __init__(self, device: torch.device | str = "cpu", *, hashes_rows: bool = True) -> None:
+        """`hashes_rows`: gradients are sent as they are, so that they can be hashed where they lie."""
+        super().__init__(device)
+        self.hashes_rows = hashes_rows
+
     async def hashed(self, blobs: Sequence[Blob]) -> None:
         if self.device.type == "cpu" or any(blob.form is not FLOAT32 for blob in blobs):
             await super().hashed(blobs)
