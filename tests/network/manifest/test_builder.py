@@ -78,7 +78,10 @@ def test_times_are_generous_and_memory_grows_with_the_model(monkeypatch: pytest.
     monkeypatch.setattr(Timeouts, "memory", 1)
     large = build_manifest("quadratic:dimension=1001", FOUNDERS).manifest.timeouts
     assert large.bulk == 81.0, "twice 4004 bytes"
-    assert large.memory == 4 * least_memory(1001)
+    assert large.memory == 4 * least_memory(Parameters(size=1001, tau=1.0, byzantine=1)) == 4 * (16 * 1001 + (1 << 20))
+    coded = build_manifest("quadratic:dimension=1001", FOUNDERS, ManifestOptions(code="int8")).manifest.timeouts
+    assert coded.bulk == 31.0, "1005 bytes and 2006"
+    assert coded.memory == 4 * (2 * 3011 + (1 << 20))
     assert build_manifest(SPEC, FOUNDERS, ManifestOptions(compute_s=0.5)).manifest.timeouts.compute == 0.5
     assert (
         small.stretch,

@@ -89,6 +89,7 @@ def build_manifest(
     check_pure(made, problem)
     on_stage("measuring how long a gradient takes")
     gradient_s = _gradient_s(problem) * options.local_steps
+    parameters = _parameters(made, options, len(founders), problem.size, origin)
     on_stage("hashing the data")
     manifest = Manifest(
         name=_or(options.name, PurePosixPath(parse_spec(task)[0]).name),
@@ -106,9 +107,9 @@ def build_manifest(
         warmup=options.warmup,
         outer=options.outer,
         seed=options.seed,
-        parameters=_parameters(made, options, len(founders), problem.size, origin),
+        parameters=parameters,
         founders=tuple(founders),
-        timeouts=_timeouts(options, gradient_s, problem.size),
+        timeouts=_timeouts(options, gradient_s, parameters),
         device=options.device,
         one_by_one=options.one_by_one,
         folder=folder,
@@ -207,12 +208,12 @@ def _kept(old: Parameters, made: Parameters) -> Parameters:
     )
 
 
-def _timeouts(options: ManifestOptions, gradient_s: float, size: int) -> Timeouts:
+def _timeouts(options: ManifestOptions, gradient_s: float, parameters: Parameters) -> Timeouts:
     return Timeouts(
         delta=options.delta_s,
         compute=_or(options.compute_s, _generous(_SLACK * gradient_s)),
-        bulk=_or(options.bulk_s, _generous(2 * 4 * size / _SLOWEST_CONNECTION)),
-        memory=_or(options.memory_bytes, max(Timeouts.memory, 4 * least_memory(size))),
+        bulk=_or(options.bulk_s, _generous(parameters.there_and_back / _SLOWEST_CONNECTION)),
+        memory=_or(options.memory_bytes, max(Timeouts.memory, 4 * least_memory(parameters))),
         stretch=options.stretch,
     )
 

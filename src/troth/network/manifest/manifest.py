@@ -437,9 +437,9 @@ def _check(manifest: Manifest) -> None:
     manifest.make_optimizer()
 
 
-def least_memory(size: int) -> int:
-    """Bytes: honest members send a few times the model (of float32) in a step in which much is disputed."""
-    return 16 * size + (1 << 20)
+def least_memory(parameters: Parameters) -> int:
+    """Bytes: in a step in which much is disputed honest members send gradient and aggregate twice."""
+    return 2 * parameters.there_and_back + (1 << 20)
 
 
 def _check_text(manifest: Manifest) -> None:
@@ -501,7 +501,7 @@ def _check_numbers(manifest: Manifest) -> None:
             raise ManifestError(f"training.{entry} must be a positive number, got {value:g}")
     for entry, number, least, most in (
         ("timeouts.stretch", timeouts.stretch, 1, _MOST_STRETCH),
-        ("timeouts.memory_bytes", timeouts.memory, least_memory(size), _MOST_MEMORY),
+        ("timeouts.memory_bytes", timeouts.memory, least_memory(manifest.parameters), _MOST_MEMORY),
         ("training.steps", manifest.steps, 1, _MOST_STEPS),
         ("training.warmup", manifest.warmup, 0, _MOST_STEPS),
         ("training.seed", manifest.seed, -(2**63), 2**63 - 1),

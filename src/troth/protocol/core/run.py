@@ -100,6 +100,11 @@ class Parameters:
         return Code.known[self.code]
 
     @property
+    def there_and_back(self) -> int:
+        """Bytes of a gradient, and of an aggregate."""
+        return self.coding.rows.length(self.size) + self.coding.centers.length(self.size)
+
+    @property
     def names_hardware(self) -> bool:
         """Whether a Commit names its sender's class: among several (SPEC D3); and where rounding hides from whoever recomputes a
         gradient which bits a machine computes (SPEC E6)."""
