@@ -48,6 +48,14 @@ def test_every_world_can_be_played_and_written_down(plans: list[Plan]) -> None:
         assert from_bytes(text).drawn == plan
 
 
+def test_some_worlds_have_local_steps_and_are_else_as_they_were() -> None:
+    """[R2] A seed's other draws do not depend on it."""
+    assert {plan.local_steps for plan in WIDE} == {plan.local_steps for plan in DOOR} == {1, 2, 3, 4}
+    assert 0.15 < sum(plan.local_steps > 1 for plan in WIDE) / len(WIDE) < 0.35
+    assert {draw_plan(seed).local_steps for seed in range(50)} == {1}
+    assert flaw(replace(WIDE[0], local_steps=0)) == "local_steps must be from 1 to 16, got 0"
+
+
 def test_wide_worlds_have_what_others_lack() -> None:
     large = [plan for plan in WIDE if plan.peers > 16]
     long = [plan for plan in WIDE if plan.steps > 64]

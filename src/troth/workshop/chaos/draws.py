@@ -164,7 +164,7 @@ def draw_wide(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: i
         steps = _LONG[0] + dice.pick(_LONG[1] - _LONG[0] + 1)
     plan = draw_plan(seed, least_peers=least_peers, most_peers=most_peers, steps=steps)
     plan = with_training(dice, _with_lies(dice, _with_few_contents(_with_long_nights(plan))), large=large)
-    plan = _with_codes(with_spikes(plan))
+    plan = _with_codes(with_walks(with_spikes(plan)))
     most = most_byzantine(plan.peers, 1)
     if not dice.pick(10):
         return with_calls(with_crashes(dice, plan))
@@ -178,6 +178,12 @@ def with_spikes(plan: Plan) -> Plan:
     """In every third world with wrong gradients these are right, but for one number of any size (SPEC A7)."""
     dice = Dice(stream(plan.seed, "spikes"))  # a stream of its own: other worlds stay the same
     return plan if not plan.forge_from or dice.pick(3) else replace(plan, spikes=10.0 ** (6 + 32 * dice.chance()))
+
+
+def with_walks(plan: Plan) -> Plan:
+    """In every fourth world contributions are walks of a few local steps (SPEC R2)."""
+    dice = Dice(stream(plan.seed, "walks"))  # a stream of its own: other worlds stay the same
+    return plan if dice.pick(4) else replace(plan, local_steps=2 + dice.pick(3))
 
 
 def with_calls(plan: Plan) -> Plan:
@@ -348,7 +354,7 @@ def draw_door(seed: int, *, least_peers: int = 4, most_peers: int = 8, steps: in
     rekeying = Dice(stream(seed, "record keys"))
     rekey_every = 1 + rekeying.pick(_REKEY_EVERY) if rekeying.pick(2) else 0
     plan = replace(plan, probation=probation, strangers=strangers, leaves=leaves, rekey_every=rekey_every)
-    plan = _with_codes(replace(plan, spikes=0.0))  # strangers that lie turn their gradients around
+    plan = _with_codes(with_walks(replace(plan, spikes=0.0)))  # strangers that lie turn their gradients around
     if not Dice(stream(seed, "calm")).pick(3):
         return _door_within(_calm(plan))
     return _door_within(plan) if dice.pick(2) else plan

@@ -181,6 +181,7 @@ class Plan:
     leaves: Mapping[int, Departure] = field(default_factory=dict)  # of strangers
     rekey_every: int = 0  # updates between changes of the keys that sign records; 0: nobody changes them (SPEC U6)
     code: str = Parameters.code  # in which gradients and aggregates are sent (SPEC C4)
+    local_steps: int = 1  # gradients that a contribution is the mean of (SPEC R2)
     spikes: float = 0.0  # wrong gradients are right but for one number of this size; 0: they are turned around
 
     @property

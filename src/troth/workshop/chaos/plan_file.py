@@ -24,6 +24,7 @@ FORMAT = "troth/chaos/2"
 DIMENSIONS = {task: int(parse_spec(task)[1]["dimension"]) for task in TASKS}
 MOST_PEERS = DIMENSIONS[TASKS[0]]  # a vector cannot be cut into more parts than it has coordinates
 MOST_STEPS = 10_000
+MOST_LOCAL_STEPS = 16
 _MOST_BYTES = 1 << 20
 _MOST_SHOWN = 60  # characters of a file that may be hostile
 _LARGEST = 1e9  # of any number in a plan but the seed, and …
@@ -100,6 +101,8 @@ def flaw(plan: Plan) -> str | None:
         return f"peers must be from 1 to {most}, got {plan.peers}"
     if not 1 <= plan.steps <= MOST_STEPS:
         return f"steps must be from 1 to {MOST_STEPS}, got {plan.steps}"
+    if not 1 <= plan.local_steps <= MOST_LOCAL_STEPS:
+        return f"local_steps must be from 1 to {MOST_LOCAL_STEPS}, got {plan.local_steps}"
     if set(plan.strangers) != set(range(plan.peers, plan.peers + len(plan.strangers))):
         return f"strangers are numbered from {plan.peers} on"
     unknown = sorted({how for _, how in plan.strangers.values()} - set(BEHAVIOURS))

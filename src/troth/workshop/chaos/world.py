@@ -279,6 +279,7 @@ class Stage:
             ticket_bits=_TICKET_BITS,
             rekey_every=plan.rekey_every or Parameters.rekey_every,
             code=plan.code,
+            local_steps=plan.local_steps,
         )
         founders = sorted(identity.peer for identity in self.identities[: plan.peers])
         self.run = Run(tuple(founders), b"chaos", parameters, derive(plan.seed, "run"))
@@ -290,7 +291,8 @@ class Stage:
     def work(self, alter: Alter | None = None) -> TrainingWork:
         rates = SCHEDULES["constant"](_RATE, self.plan.steps)
         training = self._problem, OPTIMIZERS["sgd"](), rates, self.tools
-        return TrainingWork(*training) if alter is None else AlteredWork(*training, alter=alter)
+        kind = TrainingWork if alter is None else partial(AlteredWork, alter=alter)
+        return kind(*training, local_steps=self.plan.local_steps)
 
     def record_keys(self, number: int, lost: int = 0) -> RecordKeys | None:
         """Record keys of a peer that has lost all it had so many times."""
@@ -335,8 +337,8 @@ class Stage:
 class AlteredWork(TrainingWork):
     """A peer's gradients, late or with something done to them."""
 
-    def __init__(self, *training: Any, alter: Alter) -> None:
-        super().__init__(*training)
+    def __init__(self, *training: Any, alter: Alter, **options: Any) -> None:
+        super().__init__(*training, **options)
         self._alter = alter
 
     async def gradient(self, training: Training, seed: Seed, step: int) -> Tensor:

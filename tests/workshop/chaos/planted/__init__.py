@@ -61,6 +61,7 @@ PLANTED: Mapping[str, Plant] = {
     "an owner speaks without judging itself": judging.speaks_without_judging_itself,
     "a ban that rests on judgement is a liar less": recovery.refutable_bans_lower_l,
     "a pause outrun": recovery.pause_without_rest,
+    "a walk begins with moments of its own": judging.walks_from_moments_of_their_own,
 }
 
 NOT_PLANTED: Mapping[str, str] = {  # with the reason

@@ -11,6 +11,7 @@ from torch import Tensor
 from tests.workshop.chaos.planted.replace import instead_of
 from troth.clip.centered_clip import residual_tolerance
 from troth.clip.fast import centered_clip
+from troth.crypto import Seed
 from troth.protocol.core.parts import opens
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roles import Coins, PendingAudits, Roles, SeededEntropy, draw_roles
@@ -22,6 +23,7 @@ from troth.protocol.step import step as step_module
 from troth.protocol.step.attempt import Attempt, AttemptAborted
 from troth.protocol.step.audits import suspicious_parts
 from troth.protocol.step.trials import Trials, heard_audits
+from troth.training.work import Training, TrainingWork
 
 # Checks and trials
 
@@ -134,3 +136,15 @@ def coin_reused() -> Any:
         return replace(original(self, why), coins=self.coins)
 
     return patch.object(Attempt, "again", again)
+
+
+def walks_from_moments_of_their_own() -> Any:
+    """Local steps go on from where the contributor's last ones ended, which nobody else knows (SPEC R2)."""
+
+    async def gradient(self: TrainingWork, training: Training, seed: Seed, _step: int) -> Tensor:
+        begun = Training(training.parameters_D, {**training.optimizer, **vars(self).get("own", {})})
+        found_D = self.gradient_now(begun, seed)
+        vars(self)["own"] = {"momentum": found_D}
+        return found_D
+
+    return patch.object(TrainingWork, "gradient", gradient)
