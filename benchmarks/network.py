@@ -1,4 +1,5 @@
-"""`make bench-network`: a fully verified step of ten million parameters by eight processes, against averaging that checks nothing.
+"""`make bench-network`: a fully verified step of ten million parameters by eight processes, against averaging that checks nothing;
+with every code in which it may travel.
 
 All on the loopback of one machine, one contender after the other, twice. Rewrites benchmarks/results-network.md.
 hivemind needs an environment of its own: `python -m venv /tmp/hivemind-venv`, then there `pip install torch==2.13.0` and
@@ -15,14 +16,17 @@ import sys
 import tempfile
 from multiprocessing import get_context
 from pathlib import Path
+from typing import cast
 
 import torch
 
 from benchmarks.network_peers import Laps, bare_transport, gloo, whole_peer
 from benchmarks.processes import started
+from troth.clip.blocks import Code
 from troth.crypto import derive
 from troth.network.manifest.builder import build_manifest
 from troth.network.manifest.options import ManifestOptions
+from troth.options import CodeName
 from troth.workshop.swarm_peers import SwarmPlan, founders_of
 
 PEERS, SIZE, ROUNDS, TURNS = 8, 10_000_000, 14, 2
@@ -49,12 +53,13 @@ _REST = "the rest"
 
 def main() -> None:
     turns: list[dict[str, float]] = []
-    steps: list[list[Step]] = []
+    steps: dict[str, list[list[Step]]] = {}
     for turn in range(TURNS):
         print(f"turn {turn + 1} of {TURNS}", flush=True)
         averaging, (bare, processor) = {"gloo": _gloo()}, _bare()
-        steps = _troth()
-        turns.append({**averaging, "bare": bare, "troth": _step_time(steps), **_hivemind()})
+        steps = {code: _troth(code) for code in Code.known}
+        ours = {code: _step_time(told) for code, told in steps.items()}
+        turns.append({**averaging, "bare": bare, **ours, **_hivemind()})
         print(turns[-1], flush=True)
     best = {name: min(turn[name] for turn in turns if name in turn) for name in turns[0]}
     report = _report(best, turns, steps, processor)
@@ -85,10 +90,10 @@ def _bare() -> tuple[float, float]:
         return _round_time([[seconds for seconds, _ in each] for each in rounds]), processor
 
 
-def _troth() -> list[list[Step]]:
+def _troth(code: str) -> list[list[Step]]:
     """What every peer told of every step, but for the first ones, and the last, with which the model is saved."""
     plan = SwarmPlan(peers=PEERS, seed=1)
-    options = ManifestOptions(steps=ROUNDS + 1, delta_s=5.0, compute_s=60.0, bulk_s=60.0)
+    options = ManifestOptions(steps=ROUNDS + 1, code=cast("CodeName", code), delta_s=5.0, compute_s=60.0, bulk_s=60.0)
     manifest = dataclasses.replace(
         build_manifest(TASK, founders_of(plan), options).manifest, nonce=derive(0, "benchmark")
     )
@@ -140,10 +145,8 @@ def _step_time(steps: list[list[Step]]) -> float:
 
 
 def _sent(steps: list[list[Step]]) -> float:
-    """Bytes that an average peer sends in an average step, relative to a butterfly that only averages: to every other peer its
-    part of the vector, and then the part that this peer has averaged."""
-    butterfly = 2 * (PEERS - 1) / PEERS * 4 * SIZE
-    return statistics.mean(step[3] for each in steps for step in each) / butterfly
+    """Bytes for each parameter that an average peer sends in an average step."""
+    return statistics.mean(step[3] for each in steps for step in each) / SIZE
 
 
 def _phases(steps: list[list[Step]]) -> list[tuple[str, float, float]]:
@@ -164,24 +167,29 @@ def _phases(steps: list[list[Step]]) -> list[tuple[str, float, float]]:
     return [(name, wall / count, processor / count) for name, wall, processor in rows]
 
 
-def _report(best: dict[str, float], turns: list[dict[str, float]], steps: list[list[Step]], bare: float) -> str:
-    ours = best["troth"]
+def _report(
+    best: dict[str, float], turns: list[dict[str, float]], steps: dict[str, list[list[Step]]], bare: float
+) -> str:
+    plain, coded = "float32", "int8"
+    ours = best[plain]
     rows = [
         ("gloo all_reduce: no encryption, nothing checked", best["gloo"]),
         ("our transport over TLS, plain mean: nothing checked", best["bare"]),
         ("**a Troth step: everything**", ours),
+        ("**the same with `--code int8`**", best[coded]),
     ]
     if "hivemind" in best:
         rows += [
             ("hivemind's DecentralizedAverager, float32, without matchmaking", best["hivemind"]),
             ("the same with matchmaking", best["hivemind"] + best["matchmaking"]),
         ]
-    phases = _phases(steps)
-    processor = sum(row[2] for row in phases)
+    phases = {code: _phases(steps[code]) for code in (plain, coded)}
+    processor = {code: sum(row[2] for row in phases[code]) for code in phases}
     text = [
         "# A step on the network",
         "",
-        f"Written by `make bench-network` on {platform.machine()}, {os.cpu_count()} cores, PyTorch {torch.__version__}. {SIZE:,} float32 parameters, "
+        f"Written by `make bench-network` on {platform.machine()}, {os.cpu_count()} cores with a load of {os.getloadavg()[2]:.0f} in the last minutes, "
+        f"PyTorch {torch.__version__}. {SIZE:,} parameters, float32 unless said otherwise, "
         f"{PEERS} processes over the loopback. A Troth step is all of it: commitments, scatter, CenteredClip, gather, projections, reports, V1 and V2, one "
         "validator's audit, all announcements signed and agreed on, the optimizer, the state's digest, the signed record, the journal. Gradients cost nothing "
         "here, and no model is saved in these steps. The others only average.",
@@ -205,25 +213,29 @@ def _report(best: dict[str, float], turns: list[dict[str, float]], steps: list[l
         "",
         "All turns: " + "; ".join(", ".join(f"{name} {s:.2f}" for name, s in turn.items()) for turn in turns) + ".",
         "",
-        f"Processor time of a peer: {processor * 1e3:.0f} ms in a Troth step, {bare * 1e3:.0f} ms in a round of the transport alone: "
-        f"{processor / bare:.2f} times as much. Bytes sent, in messages: {_sent(steps):.3f} times those of the plain butterfly of {PEERS} peers "
-        "(a validator sends no gradient).",
+        f"Processor time of a peer: {processor[plain] * 1e3:.0f} ms in a Troth step, {processor[coded] * 1e3:.0f} ms with int8, {bare * 1e3:.0f} ms in a round of "
+        f"the transport alone. Bytes sent for each parameter, in messages: {_sent(steps[plain]):.2f} and {_sent(steps[coded]):.2f}; of a plain butterfly of {PEERS} "
+        f"peers {8 * (PEERS - 1) / PEERS:g} (a validator sends no gradient).",
         "",
-        f"Where the time goes, for an average peer of the last turn. {PEERS} peers share {os.cpu_count()} cores, so a second of processor time for each "
-        f"of them is {PEERS / (os.cpu_count() or 1):g} s of the step; wall clock includes waiting for others.",
+        f"Where the time goes, for an average peer of the last turn, in float32 and int8. {PEERS} peers share {os.cpu_count()} cores, so a second of processor time for "
+        f"each of them is {PEERS / (os.cpu_count() or 1):g} s of the step; wall clock includes waiting for others.",
         "",
-        "| phase | wall clock, ms | processor, ms | of all |",
-        "| --- | --- | --- | --- |",
+        "| phase | wall clock, ms | processor, ms | int8: wall clock, ms | processor, ms |",
+        "| --- | --- | --- | --- | --- |",
         *(
-            f"| {name} | {wall * 1e3:.0f} | {cpu * 1e3:.0f} | {cpu / processor:.0%} |"
-            if wall
-            else f"| {name} | | {cpu * 1e3:.0f} | {cpu / processor:.0%} |"
-            for name, wall, cpu in phases
+            f"| {name} | {_ms(wall)} | {_ms(cpu)} | {_ms(coded_wall)} | {_ms(coded_cpu)} |"
+            for (name, wall, cpu), (_, coded_wall, coded_cpu) in zip(phases[plain], phases[coded], strict=True)
         ),
-        f"| together | {sum(row[1] for row in phases) * 1e3:.0f} | {processor * 1e3:.0f} | |",
+        "| together | "
+        + " | ".join(f"{_ms(sum(row[1] for row in phases[code]))} | {_ms(processor[code])}" for code in phases)
+        + " |",
         "",
     ]
     return "\n".join(text)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f}" if seconds else ""
 
 
 if __name__ == "__main__":

@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.clip.hostile_rows import KINDS, draw_rows
+from tests.clip.nasty import PROPERTY, moderate, seeds
 from tests.clip.oracle import gaussian_rows
+from troth.clip.block_kernels import farthest_number
 from troth.clip.blocks import BLOCK, PLAIN, Code
 from troth.clip.centered_clip import judge_center, measure_center, residual_tolerance
 from troth.clip.exact import exact_norm
 from troth.clip.fast import acquitted_center, centered_clip
-from troth.clip.rounded_center import CONVICT_ROUNDING, acquits
+from troth.clip.rounded_center import CONVICT_ROUNDING, OTHER_BITS, acquits, farthest_by_torch
 
 # P rows, D coordinates
 
@@ -89,6 +91,19 @@ def test_what_an_owner_says_of_any_rows_every_jury_acquits(kind: str, seed: int)
     if center_D is not None:
         assert acquits(rows_PD, center_D, tau=tau, code=INT8, share=0.75)
         assert acquits(rows_PD.double(), center_D, tau=tau, code=INT8)
+
+
+@given(seeds, st.integers(1, 7), st.sampled_from([1, BLOCK - 1, BLOCK, 3 * BLOCK + 7, 700 * BLOCK + 1]))
+@PROPERTY
+def test_compiled_loops_find_the_same_number(seed: int, peers: int, size: int) -> None:
+    """To the last bit, or jurors with and without them would judge one aggregate differently."""
+    chance = np.random.default_rng(seed)
+    rows_PD, center_D = (torch.from_numpy(moderate(count * size, seed + count)) for count in (peers, 1))
+    share_P, drift_P = chance.random(peers), chance.random(peers) * 1e-3
+    factors_B = np.exp2(chance.integers(-40, 40, -(-size // BLOCK))) / 1.01
+    right = farthest_by_torch(rows_PD.view(peers, size), center_D, share_P, drift_P, factors_B)
+    rows = rows_PD.view(peers, size).numpy()
+    assert farthest_number(rows, center_D.numpy(), share_P, drift_P, factors_B, OTHER_BITS) == right
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.5, 0.99, 1.01, 3.0]))

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from troth.clip.blocks import BLOCK, NOT_FINITE, NOT_ROUNDED, Blocks
-from troth.clip.kernels import address, spread
+from troth.clip.exact import Floats
+from troth.clip.kernels import Rows, address, spread
 
-# D coordinates, B blocks
+# R rows, D coordinates, B blocks
 
 Numbers = NDArray[np.float32]
 
@@ -58,11 +59,14 @@ def pack(form: Blocks, numbers_D: Numbers) -> memoryview:
     return raw.data
 
 
-def unpack(form: Blocks, raw: NDArray[np.uint8]) -> Numbers | None:
+def unpack(form: Blocks, raw: NDArray[np.uint8], into_D: Numbers | None = None) -> Numbers | None:
     """Numbers of as many bytes as some numbers have, or None if they are in another form."""
     from troth.clip import block_loops
 
-    found_D = np.empty(form.count(len(raw)), np.float32)
+    found_D = np.empty(form.count(len(raw)), np.float32) if into_D is None else into_D
+    assert found_D.shape == (form.count(len(raw)),), "a place for as many numbers as the bytes have"
+    assert found_D.dtype == np.float32, f"loops write float32, not {found_D.dtype}"
+    assert found_D.flags.carray, "written as it lies: contiguous, aligned and writable"
     packed, found = address(raw), address(found_D)
 
     def work(first: int, size: int, at: int, codes_C: NDArray[Any]) -> bool:
@@ -83,6 +87,26 @@ def exponents(form: Blocks, numbers_D: Numbers) -> NDArray[np.int64]:
 
     _through(form, len(ready_D), work)
     return found_B.astype(np.int64)
+
+
+def farthest_number(
+    rows_RD: Numbers, center_D: Numbers, share_R: Floats, drift_R: Floats, factors_B: Floats, other_bits: float
+) -> float:
+    """The largest `∣Σ_i share_i (x_i − v)∣ − Σ_i drift_i ∣x_i − v∣ − other_bits·∣v∣`, times the factor of its block; or 0."""
+    from troth.clip import block_loops
+
+    rows, ready_D = Rows(rows_RD), _ready(center_D)
+    assert rows.size == len(ready_D), "loops read as many numbers from the centre as from a row"
+    assert len(factors_B) == -(-rows.size // BLOCK), "a factor for each block"
+    addresses_R, center, width = rows.addresses_R, address(ready_D), _BLOCKS_AT_ONCE
+
+    def look(chunk: int) -> float:
+        first, factors = chunk * width, factors_B[chunk * width : (chunk + 1) * width]
+        return block_loops.farthest(
+            addresses_R, center, first * BLOCK, rows.size, share_R, drift_R, factors, other_bits
+        )
+
+    return max(spread(look, -(-len(factors_B) // width)), default=0.0)
 
 
 def _through(form: Blocks, size: int, work: Callable[[int, int, int, NDArray[Any]], bool]) -> bool:
@@ -109,3 +133,4 @@ def load(forms: tuple[Blocks, ...]) -> None:
         number_D, _ = rounded_and_packed(form, np.ones(1, np.float32), bytes(8))
         unpack(form, np.frombuffer(pack(form, number_D), np.uint8))
         exponents(form, number_D)
+    farthest_number(number_D[None], number_D, np.ones(1), np.ones(1), np.ones(1), 1.0)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from troth.clip.blocks import BIAS, BLOCK, FACTORS, SPACING
 from troth.clip.loops import bytes_at, exact, numbers_at
 
-# C codes of a block. `codes_C` is a place for those of one block; its type is the format's.
+# R rows, B blocks, C codes or numbers of a block. `codes_C` is a place for those of one block; its type is the format's.
 
 Codes = NDArray[Any]
 Key = NDArray[np.uint32]  # two words, or none: then numbers are rounded to the nearest
@@ -95,6 +95,38 @@ def exponents(numbers: int, size: int, found: int, codes_C: Codes) -> None:
     numbers_D, found_B = numbers_at(numbers, size), bytes_at(found, -(-size // BLOCK))
     for first in range(0, size, BLOCK):
         found_B[first // BLOCK] = _exponent(_largest(numbers_D[first : min(first + BLOCK, size)]), codes_C)
+
+
+@exact
+def farthest(
+    addresses_R: NDArray[np.uintp],
+    center: int,
+    start: int,
+    size: int,
+    share_R: NDArray[np.float64],
+    drift_R: NDArray[np.float64],
+    factors_B: NDArray[np.float64],
+    other_bits: float,
+) -> float:
+    """The largest excess of a number over what is excused, times the factor of its block, or 0; blocks from `start` on."""
+    center_D = numbers_at(center, size)
+    off, excused, farthest_C = np.empty(BLOCK), np.empty(BLOCK), np.zeros(BLOCK)
+    for b in range(len(factors_B)):
+        first, factor = start + b * BLOCK, factors_B[b]
+        last = min(first + BLOCK, size)
+        center_C, off_C, excused_C = center_D[first:last], off[: last - first], excused[: last - first]
+        for c in range(len(center_C)):
+            off_C[c], excused_C[c] = 0.0, other_bits * abs(np.float64(center_C[c]))
+        for r in range(len(addresses_R)):
+            row_C, share, drift = numbers_at(addresses_R[r], size)[first:last], share_R[r], drift_R[r]
+            for c in range(len(center_C)):
+                away = np.float64(row_C[c]) - np.float64(center_C[c])
+                off_C[c] += share * away
+                excused_C[c] += drift * abs(away)
+        for c in range(len(center_C)):
+            excess = (abs(off_C[c]) - excused_C[c]) * factor
+            farthest_C[c] = excess if excess > farthest_C[c] else farthest_C[c]
+    return float(farthest_C.max())
 
 
 # One block. Each loop is alone, so that it fills a vector unit.

@@ -57,8 +57,8 @@ class Form(Protocol):
         """The bytes of numbers that this form can hold."""
         ...
 
-    def unpack(self, view: memoryview) -> NDArray[np.float32] | None:
-        """The numbers, if that is their one form; else None. Not to be written to."""
+    def unpack(self, view: memoryview, into_D: NDArray[np.float32] | None = None) -> NDArray[np.float32] | None:
+        """The numbers, in this place if there is one, if that is their one form; else None. Not to be written to."""
         ...
 
     def unpack_to(self, view: memoryview, device: torch.device) -> Tensor | None:
@@ -104,8 +104,11 @@ class Plain:
         array: NDArray[np.float32] = numbers_D.detach().cpu().contiguous().numpy()
         return array.astype("<f4", copy=False).reshape(-1).view(np.uint8).data
 
-    def unpack(self, view: memoryview) -> NDArray[np.float32]:
+    def unpack(self, view: memoryview, into_D: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         array_D = np.frombuffer(view, "<f4")
+        if into_D is not None:
+            into_D[:] = array_D
+            return into_D
         return array_D if array_D.flags.aligned else array_D.copy()  # a sender may choose a place between two numbers
 
     def unpack_to(self, view: memoryview, device: torch.device) -> Tensor:
@@ -240,14 +243,14 @@ class Blocks:
         packed[:, 1:] = codes.view(np.uint8).reshape(-1, self._width * BLOCK)
         return packed.reshape(-1)[: self.length(len(array_D))].data
 
-    def unpack(self, view: memoryview) -> NDArray[np.float32] | None:
+    def unpack(self, view: memoryview, into_D: NDArray[np.float32] | None = None) -> NDArray[np.float32] | None:
         count = self.count(len(view))
         if self.length(count) != len(view):
             return None
         if _compiled(count):
             from troth.clip import block_kernels
 
-            return block_kernels.unpack(self, np.frombuffer(view, np.uint8))
+            return block_kernels.unpack(self, np.frombuffer(view, np.uint8), into_D)
         blocks, row = -(-count // BLOCK), 1 + self._width * BLOCK
         packed = np.zeros(blocks * row, np.uint8)
         packed[: len(view)] = np.frombuffer(view, np.uint8)
@@ -258,7 +261,11 @@ class Blocks:
         if not ((exponent_B <= self.highest) & (largest_B <= self.most) & least).all():
             return None
         numbers_BC = np.ldexp(codes_BC.astype(np.float64), (exponent_B - BIAS)[:, None])
-        return numbers_BC.astype(np.float32).reshape(-1)[:count]
+        found_D: NDArray[np.float32] = numbers_BC.astype(np.float32).reshape(-1)[:count]
+        if into_D is None:
+            return found_D
+        into_D[:] = found_D
+        return into_D
 
     def unpack_to(self, view: memoryview, device: torch.device) -> Tensor | None:
         if elsewhere(device) and self.length(self.count(len(view))) == len(view):

@@ -2,18 +2,20 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from troth.clip.blocks import Code
+from troth.clip import kernels
+from troth.clip.blocks import BLOCK, Code
 from troth.clip.centered_clip import measure_center, residual_tolerance, slack
-from troth.clip.exact import exact_norm
+from troth.clip.exact import Floats, exact_norm
 
-# P rows, D coordinates, C coordinates of a chunk
+# P rows, D coordinates, B blocks, C coordinates of a chunk
 
 CONVICT_ROUNDING = 1.25  # times the worst rounding, above which a juror convicts
-_CHUNK_NUMBERS = 1 << 18
-_OTHER_BITS = 2.0**-32  # relative: sums of another machine, far below any quantum
+_CHUNK_NUMBERS = 1 << 16
+OTHER_BITS = 2.0**-32  # relative: sums of another machine, far below any quantum
 
 
 def acquits(rows_PD: Tensor, center_D: Tensor, *, tau: float, code: Code, share: float = 1.0) -> bool:
@@ -41,21 +43,32 @@ def farthest_number(
     at most `η_i = ε/max(norm_i − ε, τ)` of itself, if it is clipped within ε. What that can move a number is not held against it.
     Rounding moves it by half a quantum, and in a coordinate in which all rows are zero, not at all: any other number is a whole
     quantum away."""
-    quanta_D = code.quanta(center_D)
-    assert quanta_D is not None
     weights = [tau / max(norm, tau) for norm in norms]
     turns = [epsilon / max(norm - epsilon, tau) if norm + epsilon > tau else 0.0 for norm in norms]
-    device, total = rows_PD.device, math.fsum(weights)
-    share_P = torch.tensor([weight / total for weight in weights], dtype=torch.float64, device=device)
-    drift_P = share_P * torch.tensor(turns, dtype=torch.float64, device=device)
-    drift = float(drift_P.sum())
-    width, farthest = max(1, _CHUNK_NUMBERS // len(norms)), 0.0
+    total = math.fsum(weights)
+    share_P = np.array([weight / total for weight in weights])
+    drift_P = share_P * np.array(turns)
+    quanta_D = code.quanta(center_D)
+    assert quanta_D is not None
+    factors_B = 2 / (quanta_D[::BLOCK] * (1 + math.fsum(drift_P)))
+    if kernels.takes(rows_PD, center_D):
+        from troth.clip import block_kernels
+
+        rows, center = rows_PD.detach().numpy(), center_D.detach().numpy()
+        return block_kernels.farthest_number(rows, center, share_P, drift_P, factors_B, OTHER_BITS)
+    return farthest_by_torch(rows_PD, center_D.to(rows_PD.device), share_P, drift_P, factors_B)
+
+
+def farthest_by_torch(rows_PD: Tensor, center_D: Tensor, share_P: Floats, drift_P: Floats, factors_B: Floats) -> float:
+    """The readable reference of `block_kernels.farthest_number`, with the same bits: rows are added up in their order."""
+    width, farthest = BLOCK * max(1, _CHUNK_NUMBERS // BLOCK), 0.0
     for start in range(0, len(center_D), width):
-        chunk = slice(start, start + width)
-        center_C = center_D[chunk].to(device).double()
-        away_PC = rows_PD[:, chunk].double() - center_C
-        off_C = (share_P[:, None] * away_PC).sum(0).abs()
-        excused_C = (drift_P[:, None] * away_PC.abs()).sum(0) + _OTHER_BITS * center_C.abs()
-        half_C = torch.from_numpy(quanta_D[chunk]).to(device) / 2 * (1 + drift)
-        farthest = max(farthest, float(((off_C - excused_C) / half_C).max()))
+        center_C = center_D[start : start + width].double()
+        off_C, excused_C = torch.zeros_like(center_C), OTHER_BITS * center_C.abs()
+        for row_D, share, drift in zip(rows_PD, share_P.tolist(), drift_P.tolist(), strict=True):
+            away_C = row_D[start : start + width].double() - center_C
+            off_C += share * away_C
+            excused_C += drift * away_C.abs()
+        factors_C = torch.from_numpy(factors_B[start // BLOCK :]).repeat_interleave(BLOCK)[: len(center_C)]
+        farthest = max(farthest, float(((off_C.abs() - excused_C) * factors_C.to(center_C.device)).max()))
     return farthest

@@ -8,6 +8,7 @@ import torch
 
 from tests.protocol.small_runs import SMALL, finished
 from troth.clip.blocks import BLOCK, INT8, INT16, Blocks, Code
+from troth.clip.kernels import LARGE
 from troth.crypto import PeerId, Seed, derive
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
@@ -68,6 +69,16 @@ def _wasteful(form: Blocks, packed: bytes) -> bytes:
     """The same with an exponent that is larger than it has to be, and codes half as large."""
     codes = np.frombuffer(packed[1 : form.length(BLOCK)], f"<i{form.bits // 8}") // 2
     return bytes([packed[0] + 1]) + codes.tobytes() + packed[form.length(BLOCK) :]
+
+
+@pytest.mark.parametrize("settles", [0, 1 << 60])
+def test_of_a_malformed_part_nothing_is_left(settles: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[C4] Compiled loops come to the last block, which is malformed, after they have written the others."""
+    monkeypatch.setattr("troth.protocol.core.parts.SETTLES_BYTES", settles)
+    right = bytes(INT8.pack(torch.ones(LARGE + 1)))
+    wrong = right[:-1] + b"\x80"
+    rows_PD = rows_of([ProvenPart(Blob(one), ()) for one in (wrong, right)], code=CODE)
+    assert rows_PD.sum(dim=1).tolist() == [0, LARGE + 1]
 
 
 @pytest.mark.parametrize("settles", [0, 1 << 60])

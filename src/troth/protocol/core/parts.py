@@ -82,13 +82,14 @@ def rows_of(proven_parts: Sequence[ProvenPart], device: torch.device | str = "cp
     """Numbers of parts as owners and jurors read them (SPEC C3, C4), on this device."""
     blobs, form = [proven.blob for proven in proven_parts], code.rows
     here = torch.device(device).type == "cpu"
-    settles = here and form.length(form.count(len(blobs[0])) * len(blobs)) >= SETTLES_BYTES
-    if settles:
-        rows_PD = torch.zeros(len(blobs), form.count(len(blobs[0])))
+    settles, size = here and sum(map(len, blobs)) >= SETTLES_BYTES, form.count(len(blobs[0]))
+    if here:
+        rows_PD = torch.empty(len(blobs), size)
         for row, blob in enumerate(blobs):  # one by one: parts and rows together would be two gradients
-            blob.settle(rows_PD.view(-1), row * rows_PD.shape[1], form)
-    elif here:
-        rows_PD = torch.from_numpy(np.stack([_array_of(blob, form) for blob in blobs]))
+            if settles:
+                blob.settle(rows_PD.view(-1), row * size, form)
+            else:
+                blob.copy_to(rows_PD[row], form)
     else:
         rows_PD = torch.stack([_tensor_of(blob, form, device) for blob in blobs])
     if code is PLAIN and not ordinary(rows_PD.view(-1)):
@@ -98,14 +99,8 @@ def rows_of(proven_parts: Sequence[ProvenPart], device: torch.device | str = "cp
     return rows_PD
 
 
-def _array_of(blob: Blob, form: Form) -> NDArray[np.float32]:
-    """Numbers of a part; zeros where it is malformed (SPEC C4)."""
-    array_D = blob.array_D(form)
-    return np.zeros(form.count(len(blob)), np.float32) if array_D is None else array_D
-
-
 def _tensor_of(blob: Blob, form: Form, device: torch.device | str) -> Tensor:
-    """The same, on a device."""
+    """Numbers of a part on a device; zeros where it is malformed (SPEC C4)."""
     numbers_D = blob.read_D(device, form)
     return torch.zeros(form.count(len(blob)), device=device) if numbers_D is None else numbers_D
 

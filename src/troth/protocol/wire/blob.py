@@ -148,16 +148,24 @@ class Blob:
         assert self._numbers_D is not None
         return self._numbers_D
 
+    def copy_to(self, target_D: Tensor, form: Form = FLOAT32) -> bool:
+        """Copy the numbers to a vector on the host, zeros if the bytes are none in this form; tell whether they were."""
+        target = target_D.numpy()
+        if self._knows(form) and not self._known_D.is_cuda:
+            target[:] = self._known_D.numpy()
+        elif form.unpack(self.view, target) is None:
+            target[:] = 0.0
+            return False
+        return True
+
     def settle(self, whole_D: Tensor, start: int, form: Form = FLOAT32) -> bool:
         """Copy the numbers to this place in a vector on the host, and let go of the memory that they came in; tell whether the
-        bytes were numbers in this form.
+        bytes were numbers in this form, else there are zeros.
 
         The blob looks them up there from then on, so where the vector moves, to a file for instance, the blob moves too."""
-        array_D = self.array_D(form)
-        if array_D is None:
+        stop = start + form.count(len(self))
+        if not self.copy_to(whole_D[start:stop], form):
             return False
-        stop = start + len(array_D)
-        whole_D[start:stop].numpy()[:] = array_D
         self._place, self._view, self._numbers_D, self.form = (whole_D, start, stop), None, None, form
         return True
 
