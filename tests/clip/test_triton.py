@@ -15,7 +15,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from tests.clip.nasty import any_bits, finite, moderate, seeds
+from tests.clip.test_block_ways import by_definition, hostile
+from tests.clip.test_blocks import both, drawn, same
 from troth.clip import on_device
+from troth.clip.blocks import INT8, Blocks, uniforms
 from troth.crypto import sign_bytes, tagged_hash
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -23,7 +26,7 @@ pytest.importorskip("triton")
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from troth.clip import triton_loops, triton_sha256  # noqa: E402  # only where Triton is
+from troth.clip import triton_blocks, triton_loops, triton_sha256  # noqa: E402  # only where Triton is
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 PROPERTY = hypothesis_settings(max_examples=8, deadline=None, derandomize=True)
@@ -90,29 +93,65 @@ def test_differences(size: int, peers: int, seed: int) -> None:
     assert (off_SPK <= 1e-12 * np.sqrt(right.squares_SP)[..., None]).all()
 
 
-@pytest.mark.parametrize("lengths", [[0], [1], [13, 14, 15], [16, 29, 30, 31, 32], list(range(20)), [500, 0, 3]])
+@both
+@PROPERTY
+@given(st.sampled_from([1, 254, 255, 256, 510, 3 * 255 + 7, 5000]), seeds, st.booleans())
+def test_codes_have_the_bits_of_the_definition(form: Blocks, size: int, seed: int, nearest: bool) -> None:
+    """[C4] In every way to be awkward; a vector that lies anywhere."""
+    key = b"" if nearest else np.random.default_rng(seed).bytes(8)
+    for numbers_D in (hostile(size, seed), drawn(size, seed)):
+        right_D, right = by_definition(form, numbers_D, key)
+        for given_D in (there(numbers_D), there(np.repeat(numbers_D, 2))[::2]):
+            found_D, raw = triton_blocks.coded(form, given_D, key)
+            assert same(found_D.cpu().numpy(), right_D)
+            assert bytes(raw.cpu().numpy().data) == right
+        again_D, raw = triton_blocks.coded(form, found_D)
+        assert same(again_D.cpu().numpy(), right_D)
+        assert bytes(raw.cpu().numpy().data) == right
+
+
+@both
+def test_no_codes_of_nothing(form: Blocks) -> None:
+    found_D, raw = triton_blocks.coded(form, there(np.empty(0, np.float32)))
+    assert (len(found_D), len(raw)) == (0, 0)
+
+
+@pytest.mark.parametrize("place", [0, 5, (1 << 32) - 300, (1 << 32) - 255, (1 << 32) - 1, 1 << 32, (3 << 32) - 77])
+def test_chance_goes_by_the_coordinate(place: int) -> None:
+    """[C4] Also where 2³² coordinates end within a block, and with keys whose words are negative ones of 32 bits."""
+    numbers_D = drawn(510, 3)
+    for key in (bytes(range(8)), bytes(range(248, 256)), bytes(8), bytes(7) + b"\x80", b"\x01" + bytes(7)):
+        right_D = INT8.rounded(numbers_D, uniforms(key, place, place + 510))
+        assert same(triton_blocks.coded(INT8, there(numbers_D), key, place)[0].cpu().numpy(), right_D)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [[0], [4], [52, 56, 60], [64, 116, 120, 124, 128], list(range(80)), [2000, 0, 13]],
+)
 def test_sha256_of_pieces_of_any_length(lengths: list[int]) -> None:
     """Every way in which the last block can end, and pieces of different lengths side by side."""
-    numbers = any_bits(600, 5).view(np.int32)
+    numbers = any_bits(700, 5).view(np.int32)
     starts = [37 * k % 90 for k in range(len(lengths))]
     found_N8 = triton_sha256.sha256(
         there(numbers), torch.tensor(starts, device=DEVICE), torch.tensor(lengths, device=DEVICE)
     )
     hashes = [row.astype(">i4").tobytes() for row in found_N8.cpu().numpy()]
-    pieces = [numbers[start : start + length] for start, length in zip(starts, lengths, strict=True)]
-    assert hashes == [hashlib.sha256(piece.tobytes()).digest() for piece in pieces]
+    raw = numbers.tobytes()
+    pieces = [raw[4 * start : 4 * start + length] for start, length in zip(starts, lengths, strict=True)]
+    assert hashes == [hashlib.sha256(piece).digest() for piece in pieces]
 
 
 @PROPERTY
-@given(st.integers(1, 3), st.sampled_from([1, 7, 40]), seeds)
+@given(st.integers(1, 3), st.sampled_from([4, 28, 160]), seeds)
 def test_sha256_of_leaves_of_vectors(count: int, width: int, seed: int) -> None:
     """What a blob's digest is made of, span by span and vector by vector."""
     host = [torch.from_numpy(any_bits(100, seed + k)) for k in range(count)]
-    vectors, bounds = [vector_D.to(DEVICE) for vector_D in host], (0, 30, 30, 100)
+    vectors, bounds = [vector_D.to(DEVICE) for vector_D in host], (0, 120, 120, 397)
     starts_L, lengths_L = on_device._leaves(bounds, width)
     away_V = np.array([vector_D.data_ptr() - vectors[0].data_ptr() for vector_D in vectors]) // 4
-    places_2N = there(np.stack([(away_V[:, None] + starts_L).reshape(-1), np.tile(lengths_L, len(vectors))]))
+    places_2N = there(np.stack([(away_V[:, None] + starts_L // 4).reshape(-1), np.tile(lengths_L, len(vectors))]))
     found = [row.astype(">i4").tobytes() for row in on_device.begin_hashes(vectors, places_2N).cpu().numpy()]
-    raw = [vector_D.numpy()[start:stop].tobytes() for vector_D in host for start, stop in pairwise(bounds)]
-    leaves = [some[at : at + 4 * width] for some in raw for at in range(0, len(some), 4 * width)]
+    raw = [vector_D.numpy().tobytes()[start:stop] for vector_D in host for start, stop in pairwise(bounds)]
+    leaves = [some[at : at + width] for some in raw for at in range(0, len(some), width)]
     assert found == [hashlib.sha256(leaf).digest() for leaf in leaves]

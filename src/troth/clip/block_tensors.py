@@ -1,4 +1,5 @@
-"""Blocks of codes in PyTorch's operations: numbers stay on the device where they lie, and their bytes cross.
+"""Blocks of codes in PyTorch's operations: numbers stay on the device where they lie, and their bytes cross. Where
+Triton is there, its loops round and pack in one pass.
 
 Bits are those of `blocks` on every device. Operations come one by one, so none is fused with the next. A number over its quantum
 is exact, or so small that its code is 0 whether the device flushes it or not; numbers that come out are normal or zero.
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from troth.clip import on_device
 from troth.clip.blocks import BIAS, BLOCK, FACTORS, NOT_FINITE, NOT_ROUNDED, SPACING, Blocks
 
 # D coordinates, B blocks, C their codes
@@ -21,14 +23,22 @@ _UNITS = float(1 << 24)
 
 def coded(form: Blocks, numbers_D: Tensor, key: bytes = b"") -> tuple[Tensor, Tensor]:
     """Numbers rounded to the nearest, or by chance with a key, and their bytes: both there."""
-    assert numbers_D.dtype == torch.float32, f"only float32 is rounded, not {numbers_D.dtype}"
     assert bool(torch.isfinite(numbers_D).all()), NOT_FINITE
+    return begin(form, numbers_D, key)
+
+
+def begin(form: Blocks, numbers_D: Tensor, key: bytes = b"") -> tuple[Tensor, Tensor]:
+    """The same of numbers that are finite: nothing waits for the device."""
+    assert numbers_D.dtype == torch.float32, f"only float32 is rounded, not {numbers_D.dtype}"
+    if numbers_D.is_cuda and (loops := on_device.in_triton("triton_blocks")) is not None:
+        there: tuple[Tensor, Tensor] = loops.coded(form, numbers_D, key)
+        return there
     return _coded(form, numbers_D.detach(), key)
 
 
 def pack(form: Blocks, numbers_D: Tensor) -> Tensor:
     """The bytes of rounded numbers."""
-    found_D, raw = _coded(form, numbers_D.detach(), b"")
+    found_D, raw = begin(form, numbers_D)
     assert bool((found_D == numbers_D).all()), NOT_ROUNDED
     return raw
 

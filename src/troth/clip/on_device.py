@@ -33,7 +33,7 @@ _LEAST_NORMAL = 0x00800000
 
 def odd_numbers(numbers_D: Tensor) -> tuple[bool, bool]:
     """Whether there is a subnormal, and whether there is an infinity or a NaN; by their bits."""
-    if numbers_D.is_cuda and (loops := _loops()) is not None:
+    if numbers_D.is_cuda and (loops := in_triton()) is not None:
         found = int(loops.odd_numbers(numbers_D.detach().contiguous().view(torch.int32)))
         return bool(found & 1), bool(found & 2)
     magnitude_D = numbers_D.detach().contiguous().view(torch.int32) & _MAGNITUDE
@@ -50,7 +50,7 @@ def flush(numbers_D: Tensor) -> None:
 
 def finite_or_zero(numbers_D: Tensor) -> Tensor:
     """Numbers without subnormals; all zeros unless all are finite. Nothing waits for the device."""
-    if _in_triton(numbers_D[None]) and (loops := _loops()) is not None:
+    if _in_triton(numbers_D[None]) and (loops := in_triton()) is not None:
         clean_D: Tensor = loops.finite_or_zero(numbers_D.detach().view(torch.int32)).view(torch.float32)
         return clean_D
     bits_D = numbers_D.detach().contiguous().view(torch.int32)
@@ -101,7 +101,7 @@ def _lanes(squares: Sequence[Tensor]) -> Tensor:
 
 def differences(rows_PD: Tensor, center_D: Tensor, bounds: Sequence[int], signs_DB: Tensor) -> Differences:
     """Compare rows with a centre, span by span; `signs_DB` are the bytes of their signs, there too."""
-    if rows_PD.is_cuda and signs_DB.shape[1] == 2 and (loops := _loops()) is not None:
+    if rows_PD.is_cuda and signs_DB.shape[1] == 2 and (loops := in_triton()) is not None:
         rows_PD = rows_PD if rows_PD.stride(1) == 1 else rows_PD.contiguous()
         bounds_S, longest = _spans(tuple(bounds), rows_PD.device)
         words_D = signs_DB.view(torch.int16).view(-1)
@@ -122,7 +122,7 @@ def _spans(bounds: tuple[int, ...], device: torch.device) -> tuple[Tensor, int]:
 
 
 @cache
-def _loops(name: str = "triton_loops") -> Any:
+def in_triton(name: str = "triton_loops") -> Any:
     """Loops in Triton, if it is there: it comes with PyTorch for CUDA."""
     try:
         return import_module(f"troth.clip.{name}")
@@ -148,7 +148,7 @@ def _span(rows_PD: Tensor, center_D: Tensor, signs_DB: Tensor) -> tuple[Tensor, 
 
 def squared_parts(vector_D: Tensor, bounds: Sequence[int]) -> NDArray[np.float64]:
     """Squared lengths of a vector's parts, in float64."""
-    if _in_triton(vector_D[None]) and (loops := _loops()) is not None:
+    if _in_triton(vector_D[None]) and (loops := in_triton()) is not None:
         exact: NDArray[np.float64] = (
             loops.squared_parts(vector_D.detach(), *_spans(tuple(bounds), vector_D.device)).cpu().numpy()
         )
@@ -160,7 +160,7 @@ def squared_parts(vector_D: Tensor, bounds: Sequence[int]) -> NDArray[np.float64
 
 def gram(vectors_PD: Tensor, reference_D: Tensor) -> NDArray[np.float64]:
     """`⟨x_i − r, x_j − r⟩` in float64."""
-    if _in_triton(vectors_PD, reference_D) and (loops := _loops()) is not None:
+    if _in_triton(vectors_PD, reference_D) and (loops := in_triton()) is not None:
         exact_PP: NDArray[np.float64] = loops.gram(vectors_PD.detach(), reference_D.detach()).cpu().numpy()
         return exact_PP
     gram_PP = torch.zeros(len(vectors_PD), len(vectors_PD), dtype=torch.float64, device=vectors_PD.device)
@@ -191,7 +191,7 @@ def combine(
     vectors_PD: Tensor, coefficients_P: Tensor, reference_D: Tensor, rest: float
 ) -> tuple[Tensor, float, float, float]:
     """`Σ c_i x_i + rest·r` in the rows' format, flushed; with the squares of what rounding lost, of the value and of r."""
-    if _in_triton(vectors_PD, reference_D) and (loops := _loops()) is not None:
+    if _in_triton(vectors_PD, reference_D) and (loops := in_triton()) is not None:
         value_D, sums_3 = loops.combine(vectors_PD.detach(), coefficients_P, reference_D.detach(), rest)
         lost, length, reach = sums_3.tolist()
         return value_D, lost, length, reach
@@ -214,24 +214,24 @@ def combine(
 def hashes_there(vector_D: Tensor) -> bool:
     """Whether `begin_hashes` takes this vector."""
     fits = vector_D.is_cuda and vector_D.dtype == torch.float32 and vector_D.is_contiguous()
-    return fits and _loops("triton_sha256") is not None
+    return fits and in_triton("triton_sha256") is not None
 
 
 def leaf_places(vectors: Sequence[Tensor], bounds: Sequence[int], width: int) -> Tensor:
-    """2×N: places and lengths of all leaves, for `begin_hashes`, on their way to the device."""
+    """2×N: places and lengths of all leaves, for `begin_hashes`, on their way to the device. Bounds and width are in bytes."""
     starts_L, lengths_L = _leaves(tuple(bounds), width)
     first = vectors[0].data_ptr()
     away_V = np.array([vector_D.data_ptr() - first for vector_D in vectors], dtype=np.int64) // 4
-    places_2N = np.stack([(away_V[:, None] + starts_L).reshape(-1), np.tile(lengths_L, len(vectors))])
+    places_2N = np.stack([(away_V[:, None] + starts_L // 4).reshape(-1), np.tile(lengths_L, len(vectors))])
     return torch.from_numpy(places_2N).pin_memory().to(vectors[0].device, non_blocking=True)
 
 
 def begin_hashes(vectors: Sequence[Tensor], places_2N: Tensor) -> Tensor:
-    """N×8 int32, the eight words of SHA-256: of one vector after the other, span by span, every `width` numbers.
+    """N×8 int32, the eight words of SHA-256: of one vector after the other, span by span, every `width` bytes.
 
-    Nothing waits for the device, on which they are computed: all together take as long as one. The vectors are float32, their
-    memory has to stay until then, and `hashes_there` holds for them."""
-    hashes_N8: Tensor = _loops("triton_sha256").sha256(vectors[0].detach().view(torch.int32), *places_2N)
+    Nothing waits for the device, on which they are computed: all together take as long as one. Spans begin with a word of the
+    vectors; their memory has to stay until then, and `hashes_there` holds for them."""
+    hashes_N8: Tensor = in_triton("triton_sha256").sha256(vectors[0].detach().view(torch.int32), *places_2N)
     return hashes_N8
 
 

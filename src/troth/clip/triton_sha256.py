@@ -14,7 +14,7 @@ from torch import Tensor
 
 from troth.clip.triton_loops import on
 
-# N pieces of memory, each a whole number of 32-bit words
+# N pieces of memory, each from the beginning of a word of 32 bits to any byte
 
 _LANES = 8  # pieces of one warp: of more, their scattered reads would hold up each other
 
@@ -70,12 +70,14 @@ def _extended(w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w
 
 @triton.jit
 def _words(raw, place, length, bits_at):  # type: ignore[no-untyped-def]
-    """A block of every lane: numbers with their bytes the other way round, a single bit behind the last one, and at `bits_at`
-    the length in bits."""
+    """A block of every lane: words with their bytes the other way round, a single bit behind the last byte, and at `bits_at` the
+    length in bits."""
     word = raw.to(tl.uint32, bitcast=True)
     word = (word >> 24) | ((word >> 8) & 0xFF00) | ((word << 8) & 0xFF0000) | (word << 24)
-    word = word | ((place == length).to(tl.uint32) << 31)
-    return tl.where(place == bits_at, (32 * length).to(tl.uint32), word)
+    left = length - 4 * place
+    bit = tl.full([1, 1], 1 << 31, tl.uint32) >> (8 * tl.minimum(tl.maximum(left, 0), 3)).to(tl.uint32)
+    word = tl.where(left < 4, (word & (0 - 2 * bit)) | tl.where(left < 0, 0, bit), word)
+    return tl.where(place == bits_at, (8 * length).to(tl.uint32), word)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -114,17 +116,17 @@ def _sha256(words, starts, lengths, constants, hashes, count, lanes: tl.constexp
     number, column, state = tl.program_id(0) * lanes + tl.arange(0, lanes), tl.arange(0, 16), tl.arange(0, 8)
     at = words + tl.load(starts + number, mask=number < count, other=0)
     length = tl.load(lengths + number, mask=number < count, other=0).to(tl.int32)
-    blocks = (length + 18) // 16  # a bit and the length are added
+    blocks = (length + 72) // 64  # a bit and the length are added
     first = tl.load(constants + 64 + state).to(tl.uint32, bitcast=True)  # behind the constants of the rounds
     total = tl.zeros([lanes, 8], tl.uint32) + first[None, :]
     place = column[None, :] + tl.zeros([lanes, 1], tl.int32)
-    raw = tl.load(at[:, None] + place, mask=place < length[:, None], other=0)
+    raw = tl.load(at[:, None] + place, mask=4 * place < length[:, None], other=0)
     for block in range(tl.max(blocks, 0)):
         w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = _apart(
             _words(raw, place, length[:, None], 16 * blocks[:, None] - 1), lanes
         )
         place += 16
-        raw = tl.load(at[:, None] + place, mask=place < length[:, None], other=0)
+        raw = tl.load(at[:, None] + place, mask=4 * place < length[:, None], other=0)
         a, e, c, g, b, f, d, h = _eighths(tl.reshape(total, [lanes, 2, 2, 2]))
         a, b, c, d, e, f, g, h = _rounds(a, b, c, d, e, f, g, h, w0, w1, w2, w3, w4, w5, w6, w7, constants)
         a, b, c, d, e, f, g, h = _rounds(a, b, c, d, e, f, g, h, w8, w9, w10, w11, w12, w13, w14, w15, constants + 8)
@@ -142,7 +144,7 @@ def _sha256(words, starts, lengths, constants, hashes, count, lanes: tl.constexp
 
 
 def sha256(words_W: Tensor, starts_N: Tensor, lengths_N: Tensor) -> Tensor:
-    """N×8 int32: hashes of pieces that start so many words after `words_W` and are so many words long, less than 2²⁶.
+    """N×8 int32: hashes of pieces that start so many words after `words_W` and are so many bytes long, less than 2²⁸.
 
     A piece may lie in other memory of the same device: then it starts before `words_W`, or behind its end."""
     hashes_N8 = torch.empty(len(starts_N), 8, dtype=torch.int32, device=words_W.device)

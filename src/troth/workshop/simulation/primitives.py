@@ -236,7 +236,8 @@ class Hashing:
         """`behind`: what to wait for on the accelerator, beside all that the caller's stream has begun."""
         self.bounds = tuple(bounds)
         self._vectors = [vector_D.detach() for vector_D in vectors]
-        aside, places_2N = next(_hashing(vectors[0].device)), on_device.leaf_places(vectors, bounds, LEAF_BYTES // 4)
+        aside, spans = next(_hashing(vectors[0].device)), [4 * bound for bound in bounds]
+        places_2N = on_device.leaf_places(vectors, spans, LEAF_BYTES)
         # No copy is queued behind something that takes long: in the same queue, all other copies would wait behind it.
         brought = torch.cuda.Event()  # type: ignore[no-untyped-call]
         brought.record()
