@@ -13,7 +13,8 @@ from troth.clip.exact import Floats, exact_norm
 
 # P rows, D coordinates, B blocks, C coordinates of a chunk
 
-CONVICT_ROUNDING = 1.25  # times the worst rounding, above which a juror convicts
+CONVICT_ROUNDING = 1.25  # times the worst rounding, above which a juror convicts …
+ACCUSE_ROUNDING = 1.5  # … and whoever looked at a leaf accuses: then jurors find it too
 _CHUNK_NUMBERS = 1 << 16
 OTHER_BITS = 2.0**-32  # relative: sums of another machine, far below any quantum
 

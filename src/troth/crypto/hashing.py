@@ -83,6 +83,13 @@ def chunk_hash(chunk: bytes | memoryview) -> bytes:
     return hash_of_leaves(b"".join(leaves))
 
 
+def hashes_of_leaves(blob: bytes | memoryview) -> bytes:
+    """Hashes of all leaves of a blob, one after the other."""
+    view = memoryview(blob)
+    leaves = [view[start : start + LEAF_BYTES] for start in range(0, len(view), LEAF_BYTES)]
+    return b"".join(in_turns(lambda leaf: _sha256(leaf).digest(), leaves, min(_CORES, len(leaves))))
+
+
 def hash_of_leaves(hashes: bytes) -> bytes:
     """Hash of a chunk whose leaves have these hashes, one after the other. A chunk of one leaf has the leaf's own.
 

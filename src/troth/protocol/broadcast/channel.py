@@ -178,7 +178,7 @@ class BroadcastChannel:
             found.update(self._exchange.offered(slot, set(blobs.wanted) - found.keys(), blobs.fits))
             return len(found) == len(blobs.wanted)
 
-        await self.wait(self.pacing.due(3), all_found)
+        await self.wait(self.pacing.due(blobs.turn), all_found)
         return found
 
     def equivocations(self, step: int) -> Equivocations:

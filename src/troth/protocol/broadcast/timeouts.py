@@ -159,9 +159,10 @@ class Pacing:
         allowed, timeouts = PHASES[Phase(slot.phase)].allowance, self.timeouts
         computed = allowed.gradients + (max(1, allowed.audits * view.audits) if allowed.audits else 0)
         more_bulk = self.more_bulk(view) if allowed.disclosures else 0.0
+        leaves = int(view.leaves and slot.phase == Phase.ACCUSE)
         return (
             allowed.deltas * timeouts.delta
-            + allowed.exchanges * timeouts.exchange
+            + (allowed.exchanges + leaves) * timeouts.exchange
             + more_bulk
             + timeouts.compute * computed
         )

@@ -48,6 +48,7 @@ class AttemptView:
     liars: int = 0  # L, the most liars among the members
     quorum: int = 0  # of the members at step start; 0: more than half, with L unknown
     step: int = -1  # -1 for a peer that is in no step
+    leaves: bool = False  # of parts are shown before the next Accuse (SPEC V4)
 
 
 class Exchange(Generic[R]):
@@ -84,11 +85,13 @@ class Disclose(Exchange[Mapping[Showing, Mapping[PeerId, ProvenPart]]]):
 
 @dataclass(frozen=True)
 class Forward(Exchange[Mapping[Delivery, ProvenPart]]):
-    """Circulated parts for their owners. In return those that others forward to this peer, and that fit."""
+    """Circulated parts for their owners, or leaves of parts for those who check them. In return those that others forward to this
+    peer, and that fit."""
 
     parts: Mapping[Delivery, tuple[PeerId, ProvenPart]]
     wanted: Collection[Delivery]
     fits: Callable[[Delivery, ProvenPart], bool]
+    turn: int = 3  # since the last announcement: parts were scattered and circulated before
 
 
 class Channel(Protocol):

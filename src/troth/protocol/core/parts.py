@@ -125,5 +125,18 @@ def opens(
     size = bounds[part + 1] - bounds[part]
     if len(proven.blob) != code.rows.length(size) or len(proven.path) > 32:
         return False
-    leaf = tools.leaf(part, size, proven.blob.digest, code.rows)
-    return root_from_path(leaf, part, len(bounds) - 1, proven.path, tools.node) == root
+    return opens_digest(proven.blob.digest, proven.path, part, bounds, root, tools, code)
+
+
+def opens_digest(
+    digest: Digest,
+    path: Sequence[Digest],
+    part: int,
+    bounds: Sequence[int],
+    root: Digest,
+    tools: Primitives = UNSHARED,
+    code: Code = PLAIN,
+) -> bool:
+    """Tell whether the root commits to a part with this digest."""
+    leaf = tools.leaf(part, bounds[part + 1] - bounds[part], digest, code.rows)
+    return root_from_path(leaf, part, len(bounds) - 1, path, tools.node) == root

@@ -83,8 +83,9 @@ class StepContext(Generic[T]):
         disputed: int = 1,
     ) -> AttemptView:
         """Describe an attempt among these members to the channel."""
-        roster, links = self.state.roster, self.disputed_links
-        return AttemptView(members, links, admitted, audits, disputed, roster.liars, roster.quorum, self.state.step)
+        roster, links, leaves = self.state.roster, self.disputed_links, self.peer.code.rounds_centers
+        drawn = roster.liars, roster.quorum, self.state.step, leaves
+        return AttemptView(members, links, admitted, audits, disputed, *drawn)
 
     @cached_property
     def taus(self) -> tuple[float, ...]:

@@ -40,6 +40,7 @@ from troth.protocol.step.audits import CONVICT_AT, make_report
 from troth.protocol.step.conclude import LinkDisputes, conclude
 from troth.protocol.step.deliveries import agreed_centers, bitmap, fitting, lacking, undecided_aggregates
 from troth.protocol.step.disputes import audit_targets, disputed_ballots, docket_of, vote, wrong_reporters
+from troth.protocol.step.leaves import LeafFindings, charge_of, look_at_leaves
 from troth.protocol.step.trials import Trials
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import (
@@ -84,7 +85,8 @@ async def run_step(peer: Peer[T], state: State[T]) -> Outcome[T]:
             following = expect_next_step(attempt, clipped, audits=trials.audits_are_open)  # [R2, U3]
             reduced = await reveal(attempt, clipped, link_disputes, probes)  # [A3, A4, J5]
             reported = await report(attempt, reduced, parts)  # [A5]
-            accuses = await check_and_accuse(attempt, reduced, reported, trials)  # [V1, D1–D3, T1]
+            leaves = await look_at_leaves(attempt, reduced, reported)  # [V4]
+            accuses = await check_and_accuse(attempt, reduced, reported, leaves, trials)  # [V1, D1–D3, T1]
             link_disputes.hear(accuses, attempt.members)  # [F1, F3]
             docket = docket_of(attempt, reduced, reported, accuses, trials)  # [V2, V3, T1, T2]
             disclose = partial(disputed_ballots, attempt, reduced, reported, accuses, docket, trials)
@@ -365,17 +367,23 @@ def adds_up(told: ReportNumbers, commit: Commit) -> bool:
     return abs(told.length - commit.length) <= CONVICT_AT * commit.length
 
 
-async def check_and_accuse(attempt: Attempt[T], reduced: Reduced, reported: Reported, trials: Trials) -> Said:
+async def check_and_accuse(
+    attempt: Attempt[T], reduced: Reduced, reported: Reported, leaves: LeafFindings, trials: Trials
+) -> Said:
     """Check reports about the parts this peer owns, audit its targets, and announce accusations together with coin B."""
     context, step, accusations = attempt.context, attempt.context.state.step, []
     for part in attempt.my_parts if not context.peer.observing else ():
         for reporter in wrong_reporters(attempt, part, reduced, reported):
             payload = reported.announced[reporter].envelope.payload
             accusations.append(Accusation(reporter, ChargeKind.REPORT, step, part, context.peer.tools.digest(payload)))
+    for part in sorted(leaves.wrong):
+        owner = attempt.owners[part]
+        clip = reduced.clipped.clips[owner].envelope.payload
+        accusations.append(charge_of(part, owner, step, context.peer.tools.digest(clip)))
     if trials.audits_are_open and not context.peer.observing:
         accusations += await audit_targets(attempt)
     blame = context.peer.noticed.blame()  # [F1]
-    unheard, incomplete = tuple(sorted(blame.unheard)), tuple(sorted(blame.incomplete))
+    unheard, incomplete = tuple(sorted(blame.unheard | leaves.missing)), tuple(sorted(blame.incomplete))
     basis = reported.basis(context.peer.tools)  # [E2]
     message = Accuse(tuple(accusations), attempt.coins.b, unheard, incomplete, basis)
     accuses = await context.peer.channel.announce(attempt.slot(Phase.ACCUSE), message, attempt.view)

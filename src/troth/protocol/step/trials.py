@@ -72,6 +72,9 @@ class Docket:
     peers: int = 0  # peers that were ever members: the most parts that an earlier step can have
     silent: frozenset[PeerId] = frozenset()  # owners of disputed parts that were not heard in Accuse
     empty: frozenset[int] = frozenset()  # parts of zeros: their owners say that there is no aggregate (SPEC A7)
+    checks: Mapping[int, PeerId] = field(
+        default_factory=dict
+    )  # disputed parts, and who found fault with a leaf (SPEC V4)
 
     def admits(self, charge: Charge) -> bool:
         """Whether ballots on this charge count: others are dropped, so that padding costs nobody time (SPEC T4)."""
@@ -300,11 +303,21 @@ class Trials:
         self._doubted[attempt] = docket.doubted, docket.empty
         shows = {j.part for j in new if j.banned is not None}  # other parts prove no ban, and are large
         self.disclosed = tuple(one for one in self.disclosed if one.attempt != attempt or one.part in shows)
+        self._strike_for_checks(new, docket)
         cheated = {j.banned for j in new if j.banned is not None and j.kind == ChargeKind.AGGREGATE}
         withheld = {PeerId(j.target) for j in new if j.verdict == GuiltySide.WITHHELD}
         if cheated or withheld:
             self.strike(frozenset(cheated | withheld))
             raise AttemptAborted(cheated | withheld)
+
+    def _strike_for_checks(self, new: Sequence[Judgement], docket: Docket) -> None:
+        """Strike whoever found fault with a leaf of a part in which a quorum finds none; and the owner where none decides: it can
+        disclose to some only. Else a dispute, which costs as much as a step, would be for free (SPEC V4)."""
+        for part, checker in docket.checks.items():
+            about = [j for j in new if j.part == part and j.step == docket.step]
+            verdicts = [j.verdict for j in about if j.kind == ChargeKind.AGGREGATE]
+            if not any(j.banned is not None for j in about) and GuiltySide.WITHHELD not in verdicts:
+                self.strike(frozenset({checker if GuiltySide.ACCUSER in verdicts else docket.owners[part]}))
 
     def convict_equivocators(self, equivocations: Equivocations) -> None:
         """Ban equivocators without a vote: two signed messages for one slot prove the lie (SPEC Q6)."""

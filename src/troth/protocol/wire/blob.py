@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from troth.clip.blocks import FLOAT32, Form
-from troth.crypto import CHUNK_BYTES, Digest, blob_digest, blob_digests, chunk_hash, chunk_hashes, digest_of_chunks
+from troth.crypto import (
+    CHUNK_BYTES,
+    Digest,
+    blob_digest,
+    blob_digests,
+    chunk_hash,
+    chunk_hashes,
+    digest_of_chunks,
+    hashes_of_leaves,
+)
 from troth.protocol.wire.messages import MOST_MEMBERS, Bytes32, Malformed
 
 # D coordinates
@@ -99,6 +108,11 @@ class Blob:
         if self._digest is None:
             self._digest = blob_digest(self.view)
         return self._digest
+
+    @property
+    def leaf_hashes(self) -> bytes:
+        """Hashes of its leaves, one after the other: with them each can be checked alone."""
+        return hashes_of_leaves(self.view)
 
     def array_D(self, form: Form = FLOAT32) -> NDArray[np.float32] | None:  # noqa: N802  # shapes are in the names
         """The numbers, on the host, not to be written to; None if the bytes are no numbers in this form."""

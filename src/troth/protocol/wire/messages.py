@@ -65,6 +65,9 @@ class ChargeKind(IntEnum):
     AUDITED_REPORT = 5  # the gradient of an earlier step is right, but its report does not follow from it
     DEVIATION = 6  # the reported gradient of an earlier step is farther off than other hardware explains
     EQUIVOCATION = 7  # two different messages for one slot, both signed: no vote is needed
+    ROUNDING = (
+        8  # a number of a drawn leaf is not where the rows pull it: the part is disputed, and judged as AGGREGATE
+    )
 
 
 class GuiltySide(IntEnum):
@@ -175,7 +178,7 @@ class Accusation(_Message, frozen=True):
     target: Bytes32
     kind: ChargeKind
     step: Step  # the work of this step is disputed
-    part: Part | None = None  # the part that the report is about, if the kind is REPORT
+    part: Part | None = None  # the part that the report is about, if the kind is REPORT or ROUNDING
     message: Bytes32 = NO_BASIS  # digest of the accused message (SPEC E2)
 
 

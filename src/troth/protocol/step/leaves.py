@@ -1,0 +1,151 @@
+"""One leaf of every part, drawn when all aggregates are fixed, and judged number by number by a drawn member (SPEC V4)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from troth.clip.blocks import BLOCK, Form
+from troth.clip.rounded_center import ACCUSE_ROUNDING, farthest_number
+from troth.crypto import LEAF_BYTES, Digest, PeerId, digest_of_leaves, hashes_of_leaves, stream
+from troth.protocol.core.channel import Delivery, Forward, Said
+from troth.protocol.core.parts import ProvenPart, opens_digest
+from troth.protocol.step.attempt import Attempt, Reduced, Reported
+from troth.protocol.step.audits import center_slack
+from troth.protocol.wire.blob import Blob
+from troth.protocol.wire.messages import Accusation, Accuse, ChargeKind, Phase, said_as
+
+# C contributors, D coordinates of a leaf
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LeafDraw:
+    """A leaf of a part, and the member that looks at it."""
+
+    part: int
+    leaf: int
+    checker: PeerId
+
+
+@dataclass(frozen=True)
+class LeafFindings:
+    """What one member found of the leaves that it was drawn for."""
+
+    wrong: frozenset[int] = frozenset()  # parts
+    missing: frozenset[PeerId] = frozenset()  # owners that showed none, or others than the contributors committed to
+
+
+def drawn_leaves(attempt: Attempt[T], key: Digest) -> list[LeafDraw]:
+    """Draw a leaf of each part, and a member that judges it: one that its owner can reach (SPEC F2). `key`: the projections',
+    which follows from coins A."""
+    form, found = attempt.context.peer.code.rows, []
+    for part, owner in enumerate(attempt.owners):
+        start, stop = attempt.span(part)
+        able = sorted(attempt.members - {owner} - attempt.context.disputed_links.get(owner, frozenset()))
+        if able:
+            leaves, draw = -(-form.length(stop - start) // LEAF_BYTES), stream(key, "leaf", part)
+            leaf, checker = (int(draw.integers(bound, 1)[0]) for bound in (leaves, len(able)))
+            found.append(LeafDraw(part, leaf, able[checker]))
+    return found
+
+
+async def look_at_leaves(attempt: Attempt[T], reduced: Reduced, reported: Reported) -> LeafFindings:
+    """Show the drawn leaf of each part that this peer owns to the member drawn for it, and judge those shown to this peer."""
+    peer = attempt.context.peer
+    if not peer.code.rounds_centers or peer.observing:
+        return LeafFindings()
+    draws = {draw.part: draw for draw in drawn_leaves(attempt, reduced.projection_key)}
+    shown: dict[Delivery, tuple[PeerId, ProvenPart]] = {
+        (part, contributor): (draws[part].checker, show_leaf(proven, draws[part].leaf))
+        for part in attempt.my_parts
+        if part in draws
+        for contributor, proven in attempt.arrived(part).items()
+    }
+    mine = [draw for draw in draws.values() if draw.checker == peer.me]
+    wanted = [(draw.part, contributor) for draw in mine for contributor in attempt.roots]
+
+    def fits(delivery: Delivery, offer: ProvenPart) -> bool:
+        return _leaf_of(attempt, delivery, draws[delivery[0]].leaf, offer) is not None
+
+    exchange = Forward(shown, wanted, fits, turn=1)
+    found = await peer.channel.exchange(attempt.slot(Phase.REPORT), exchange, attempt.view)
+    here = [draw for draw in mine if all((draw.part, contributor) in found for contributor in attempt.roots)]
+    wrong = frozenset(draw.part for draw in here if _is_wrong(attempt, draw, found, reduced, reported))
+    return LeafFindings(wrong, frozenset(attempt.owners[draw.part] for draw in mine if draw not in here))
+
+
+def show_leaf(proven: ProvenPart, leaf: int) -> ProvenPart:
+    """A leaf of a part behind the hashes of all its leaves, with the part's own path."""
+    view = proven.blob.view[leaf * LEAF_BYTES : (leaf + 1) * LEAF_BYTES]
+    return ProvenPart(Blob(proven.blob.leaf_hashes + bytes(view)), proven.path)
+
+
+def _leaf_of(attempt: Attempt[T], delivery: Delivery, leaf: int, shown: ProvenPart) -> memoryview | None:
+    """The bytes of a leaf, if its contributor committed to them."""
+    (part, contributor), peer = delivery, attempt.context.peer
+    start, stop = attempt.span(part)
+    length = peer.code.rows.length(stop - start)
+    hashes_length = 32 * -(-length // LEAF_BYTES)
+    raw, expected = shown.blob.view, min(LEAF_BYTES, length - leaf * LEAF_BYTES)
+    if len(raw) != hashes_length + expected or len(shown.path) > 32:
+        return None
+    hashes, view = bytes(raw[:hashes_length]), raw[hashes_length:]
+    if hashes_of_leaves(view) != hashes[32 * leaf : 32 * leaf + 32]:
+        return None
+    about = part, attempt.context.roles.bounds, attempt.roots[contributor], peer.tools, peer.code
+    return view if opens_digest(digest_of_leaves(length, hashes), shown.path, *about) else None
+
+
+def _is_wrong(
+    attempt: Attempt[T],
+    draw: LeafDraw,
+    shown: Mapping[Delivery, ProvenPart],
+    reduced: Reduced,
+    reported: Reported,
+) -> bool:
+    """Judge the numbers of a leaf by the reported distances: whoever reports others is found in the trial (SPEC T6)."""
+    peer, (start, stop), tau = attempt.context.peer, attempt.span(draw.part), attempt.context.taus[draw.part]
+    said, form = reported.table.about(draw.part), peer.code.rows
+    first, last = _span(form, draw.leaf, stop - start)
+    rows_CD = torch.zeros(len(attempt.roots), last - first)
+    for row_D, length, contributor in zip(rows_CD, said.lengths_P.tolist(), attempt.roots, strict=True):
+        view = _leaf_of(attempt, (draw.part, contributor), draw.leaf, shown[draw.part, contributor])
+        numbers_D = (
+            None if view is None or length == 0 else form.unpack(view)
+        )  # a malformed part is zeros as a whole [C4]
+        if numbers_D is not None:
+            row_D.numpy()[:] = numbers_D
+    if reduced.clipped.centers[draw.part].norm == 0:
+        return False  # there is none, and everybody sees it [A7]
+    epsilon = center_slack(reduced.clipped.centers[draw.part], stop - start)
+    center_D = reduced.aggregate_D[start + first : start + last].cpu()
+    norms = said.norms_P.tolist()
+    return farthest_number(rows_CD, center_D, norms, tau=tau, code=peer.code, epsilon=epsilon) > ACCUSE_ROUNDING
+
+
+def _span(form: Form, leaf: int, size: int) -> tuple[int, int]:
+    """First and last number of a leaf of a part of so many numbers: a leaf holds whole blocks."""
+    width = LEAF_BYTES // form.length(BLOCK) * BLOCK
+    return leaf * width, min(size, (leaf + 1) * width)
+
+
+def heard_checks(attempt: Attempt[T], reduced: Reduced, accuses: Said) -> dict[int, PeerId]:
+    """Parts whose leaf the member drawn for it accuses, with that member; others are not heard."""
+    if not attempt.context.peer.code.rounds_centers:
+        return {}
+    step, clips, tools = attempt.context.state.step, reduced.clipped.clips, attempt.context.peer.tools
+    heard = {}
+    for draw in drawn_leaves(attempt, reduced.projection_key):
+        owner = attempt.owners[draw.part]
+        wanted = charge_of(draw.part, owner, step, tools.digest(clips[owner].envelope.payload))
+        if draw.checker in accuses and wanted in said_as(accuses[draw.checker], Accuse).accusations:
+            heard[draw.part] = draw.checker
+    return heard
+
+
+def charge_of(part: int, owner: PeerId, step: int, clip: Digest) -> Accusation:
+    """The accusation of an owner of having rounded a number of this part wrong; `clip`: the digest of its Clip."""
+    return Accusation(owner, ChargeKind.ROUNDING, step, part, clip)

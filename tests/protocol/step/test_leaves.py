@@ -1,0 +1,202 @@
+"""A drawn leaf of every part is judged number by number in every step. [V4]"""
+
+import dataclasses
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.protocol.altered_runs import CALM
+from tests.protocol.small_runs import finished, wrap_channel
+from troth.clip.blocks import BLOCK, INT8, Code
+from troth.crypto import LEAF_BYTES, Digest, PeerId, Seed, derive, merkle_tree
+from troth.protocol.core.channel import AttemptView, Exchange, Forward, ForwardingChannel
+from troth.protocol.core.parts import CommittedParts, ProvenPart, commit_parts, part_bounds
+from troth.protocol.core.records import StepRecord, decode_record
+from troth.protocol.step import leaves, step
+from troth.protocol.step.attempt import StepContext
+from troth.protocol.step.leaves import LeafFindings, drawn_leaves, show_leaf
+from troth.protocol.wire.blob import Blob
+from troth.protocol.wire.messages import ChargeKind, GuiltySide
+from troth.workshop.simulation import ProtocolSimulation
+
+CODED = dataclasses.replace(CALM, code="int8", task=f"quadratic:dimension={8 * BLOCK - 3}")
+CODE = Code.known["int8"]
+
+
+def records(seen: ProtocolSimulation) -> list[StepRecord]:
+    return [decode_record(raw) for raw in seen.trace]
+
+
+def bent(monkeypatch: pytest.MonkeyPatch, steps: float) -> list[int]:
+    """One owner, once, adds so many steps of the code to one number of its aggregate."""
+    calls: list[int] = []
+    _right: Any = step.aggregate
+
+    def aggregate(rows_PD: Tensor, tau: float, code: Code) -> Tensor:
+        calls.append(len(calls))
+        center_D: Tensor = _right(rows_PD, tau, code)
+        if len(calls) == 20:
+            quanta_D = code.quanta(center_D)
+            assert quanta_D is not None
+            least = int(center_D.abs().argmin())  # the block's exponent stays
+            center_D[least] += steps * quanta_D[least]
+        return center_D
+
+    monkeypatch.setattr(step, "aggregate", aggregate)
+    return calls
+
+
+def test_an_owner_that_bends_one_number_within_its_rounding_is_banned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[V4, T6] And anyone sees from the evidence that it was right."""
+    bent(monkeypatch, 3)
+    seen = finished(CODED)
+    assert len(seen.bans) == 1
+    (judgement,) = [j for record in records(seen) for j in record.judgements]
+    assert (judgement.kind, judgement.verdict) == (ChargeKind.AGGREGATE, GuiltySide.ACCUSED)
+    assert not any(set(record.struck) - {judgement.target} for record in records(seen)), "who found it is not struck"
+    assert seen.agreement
+
+
+def test_the_numbers_of_v2_do_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the test above can fail."""
+    bent(monkeypatch, 3)
+
+    async def blind(*_: Any) -> LeafFindings:
+        return LeafFindings()
+
+    monkeypatch.setattr(step, "look_at_leaves", blind)
+    seen = finished(CODED)
+    assert not seen.bans
+    assert not any(record.judgements for record in records(seen))
+
+
+def test_a_false_accusation_is_struck_and_bans_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[V4, N3] A dispute costs as much as a step, so that nobody may ask for many."""
+    liar = ProtocolSimulation(CODED).run.founders[0]
+    right = leaves._is_wrong
+    monkeypatch.setattr(
+        leaves, "_is_wrong", lambda attempt, *about: attempt.context.peer.me == liar or right(attempt, *about)
+    )
+    seen = finished(CODED)
+    assert not seen.bans
+    struck = [record for record in records(seen) if record.struck]
+    assert len(struck) >= 2
+    assert {peer for record in struck for peer in record.struck} == {liar}
+    assert any(liar in record.expelled for record in records(seen)), "three strikes"
+    assert all(record.updated for record in records(seen) if not record.closing)
+
+
+def test_only_the_member_drawn_for_a_part_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[V4, T1] Else one liar could dispute every part of every step."""
+    liar, right = ProtocolSimulation(CODED).run.founders[0], leaves.look_at_leaves
+
+    async def all_others(attempt: Any, reduced: Any, reported: Any) -> LeafFindings:
+        found = await right(attempt, reduced, reported)
+        if attempt.context.peer.me != liar:
+            return found
+        draws = drawn_leaves(attempt, reduced.projection_key)
+        return LeafFindings(frozenset(draw.part for draw in draws if draw.checker != liar))
+
+    monkeypatch.setattr(step, "look_at_leaves", all_others)
+    seen = finished(CODED)
+    assert not any(record.judgements or record.struck for record in records(seen))
+
+
+class ShowsNoLeaf(ForwardingChannel):
+    async def exchange(self, slot: Any, blobs: Exchange[Any], view: AttemptView) -> Any:
+        if isinstance(blobs, Forward) and blobs.turn == 1:
+            blobs = dataclasses.replace(blobs, parts={})
+        return await super().exchange(slot, blobs, view)
+
+
+class ShowsAnother(ForwardingChannel):
+    """Shows zeros, with the hashes of the right leaf."""
+
+    async def exchange(self, slot: Any, blobs: Exchange[Any], view: AttemptView) -> Any:
+        if isinstance(blobs, Forward) and blobs.turn == 1:
+            parts = {
+                delivery: (
+                    to,
+                    ProvenPart(Blob(bytes(proven.blob.view[:32]) + bytes(len(proven.blob) - 32)), proven.path),
+                )
+                for delivery, (to, proven) in blobs.parts.items()
+            }
+            blobs = dataclasses.replace(blobs, parts=parts)
+        return await super().exchange(slot, blobs, view)
+
+
+@pytest.mark.parametrize("channel", [ShowsNoLeaf, ShowsAnother])
+def test_who_shows_no_leaf_is_in_a_link_dispute_with_whoever_waits_for_it(channel: type[ForwardingChannel]) -> None:
+    """[V4, F1, F3] So that it can do so once with each; with half of the members it is expelled."""
+    simulation = ProtocolSimulation(CODED)
+    liar = simulation.run.founders[0]
+    wrap_channel(simulation, liar, channel)
+    for _ in simulation.steps():
+        pass
+    seen = [decode_record(raw) for raw in simulation.trace]
+    assert not any(record.banned for record in seen)
+    pairs = [pair for record in seen for pair in record.link_disputes]
+    assert len(pairs) >= 2
+    assert all(liar in pair for pair in pairs)
+    assert len(pairs) == len(set(pairs))
+    assert any(liar in record.expelled for record in seen)
+
+
+def test_a_malformed_part_is_zeros_for_whoever_looks_at_a_leaf_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[C4, V4] Its sender is audited, and banned; no owner is accused over it, and nobody struck."""
+    liar, right = ProtocolSimulation(CODED).run.founders[0], step.committed_parts
+
+    def malformed(context: StepContext[Any], gradient_D: Tensor) -> CommittedParts:
+        parts = right(context, gradient_D)
+        if context.peer.me != liar or context.state.step != 2:
+            return parts
+        blobs = [proven.blob for proven in parts.proven_parts]
+        raw = bytearray(blobs[0].view)
+        raw[1] = 0x80  # −128
+        blobs[0] = Blob(bytes(raw))
+        hashes = [
+            context.peer.tools.leaf(part, stop - start, blobs[part].digest, INT8)
+            for part, (start, stop) in enumerate(pairwise(parts.bounds))
+        ]
+        root, paths = merkle_tree(hashes)
+        numbers_D = parts.numbers_D.clone()
+        numbers_D[: parts.bounds[1]] = 0
+        return CommittedParts(tuple(map(ProvenPart, blobs, paths)), root, parts.bounds, numbers_D)
+
+    monkeypatch.setattr(step, "committed_parts", malformed)
+    seen = finished(CODED)
+    assert {ban.peer for ban in seen.bans} == {seen.numbers[liar]}
+    judged = [j for record in records(seen) for j in record.judgements]
+    assert {j.kind for j in judged} == {ChargeKind.GRADIENT}
+
+
+def test_leaves_are_drawn_from_all_and_shown_with_hashes_that_do_not_depend_on_much() -> None:
+    size = 3 * 256 * BLOCK + 100
+    bounds, seed = part_bounds(size, 1, CODE), Seed(bytes(32))
+    (proven,) = commit_parts(torch.randn(size), bounds, code=CODE, seed=seed).proven_parts
+    sizes = [len(show_leaf(proven, leaf).blob) for leaf in range(4)]
+    assert sizes == [4 * 32 + LEAF_BYTES] * 3 + [4 * 32 + 101]
+
+
+@pytest.fixture(scope="module")
+def draws() -> list[tuple[PeerId, PeerId]]:
+    """Owners and who looks at their part, in many draws."""
+    simulation = ProtocolSimulation(CODED)
+    peer = next(iter(simulation.peers.values()))
+    found: list[tuple[PeerId, PeerId]] = []
+    context = StepContext.at(peer, simulation.states[next(iter(simulation.states))])
+    attempt: Any = type("", (), {})()
+    attempt.context, attempt.owners, attempt.members = context, context.roles.owners, frozenset(simulation.run.founders)
+    attempt.span = lambda part: (context.roles.bounds[part], context.roles.bounds[part + 1])
+    for number in range(50):
+        key = Digest(derive(number, "key"))
+        found += [(attempt.owners[draw.part], draw.checker) for draw in drawn_leaves(attempt, key)]
+    return found
+
+
+def test_nobody_looks_at_its_own_part_and_everybody_at_others(draws: list[tuple[PeerId, PeerId]]) -> None:
+    assert all(owner != checker for owner, checker in draws)
+    assert len({checker for _, checker in draws}) == CODED.peers
