@@ -42,6 +42,12 @@ class TestResults:
         assert found["plain_ms"] > 0
         assert all((way["ms"] is None) == ("shaken" in way["name"]) for way in found["ways"])
 
+    def test_local_steps_have_a_class_of_their_own_and_no_deviation(self, troth: Troth) -> None:
+        """[R2] The probe is a walk, as the run's contributions are."""
+        plain, walked = troth(*SHORT, "--json"), troth(*SHORT, "--local-steps", "3", "--json")
+        assert json.loads(plain.out)["class"] != json.loads(walked.out)["class"]
+        assert troth(*SHORT, "--local-steps", "3").out.endswith("With local steps: one class only, whatever h is.\n")
+
     def test_a_table_and_a_recommendation(self, troth: Troth) -> None:
         done = troth(*SHORT)
         assert (done.code, done.err) == (0, "")

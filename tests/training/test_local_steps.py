@@ -6,13 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.protocol.samples import quiet_record
 from tests.training.examples import Lines
 from tests.training.ordinary import HalfFrozen, Sums
-from troth.crypto import Seed, derive
+from troth.crypto import PeerId, Seed, derive
+from troth.evidence.file_format import RecomputeError
+from troth.evidence.recompute import Gradients
 from troth.protocol.core.run import MOST_LOCAL_STEPS, Parameters, RunError
 from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.training import Problem, Task, make_optimizer
+from troth.training.hardware import class_digest
 from troth.training.optimizers import State, bound
 from troth.training.work import RATE, Bounded, Training, TrainingWork, finite_or_zero
 
@@ -150,3 +154,20 @@ def test_local_steps_are_within_bounds_and_left_out_where_there_is_one() -> None
             replace(RUN, local_steps=wrong)
     with pytest.raises(RunError, match="use `local_steps` 1, or machines of one class"):
         replace(RUN, local_steps=2, deviation=1e-3)
+
+
+def test_the_class_of_a_run_with_local_steps_is_that_of_its_walk() -> None:
+    one, several, again = (work_of(Lines(), steps=steps).hardware_class() for steps in (1, 4, 4))
+    assert one != several == again
+    assert one == class_digest(Problem(Lines(), lanes_for=3))
+
+
+def test_a_state_that_somebody_made_up_is_a_reason_and_no_crash() -> None:
+    """[E3] Evidence of a run that never was may show any state, one without moments or rate too."""
+    work = work_of(Lines())
+    record = quiet_record(3, ())
+    states: list[State] = [{}, {RATE: torch.tensor([1.0])}, {**work.first(0).optimizer, RATE: torch.empty(0)}]
+    for state in states:
+        gradients = Gradients.at(record, Training(work.first(0).parameters_D, state), work, replace(RUN, size=4))
+        with pytest.raises(RecomputeError, match="the task fails here"):
+            gradients.root(PeerId(bytes(32)))

@@ -22,6 +22,7 @@ def doctor(
         int, typer.Option(help="Threads to compute with, as in 'troth join'; 0: as many as PyTorch likes.")
     ] = 1,
     device: Annotated[str, typer.Option(help="Where to compute gradients: cpu or cuda.")] = "cpu",
+    local_steps: Annotated[int, typer.Option(min=1, help="The run's: then a walk of so many tells the class.")] = 1,
     json: Json = False,
 ) -> None:
     """Measure how far other hardware would be from this machine's gradients, and what that means for audits.
@@ -37,9 +38,11 @@ def doctor(
 
     from troth.api.steps import use_threads
     from troth.cli.progress import Bar
-    from troth.training import Problem, check_pure, make_task
-    from troth.training.hardware import class_digest, describe
+    from troth.protocol.wire.primitives import Primitives
+    from troth.training import Problem, check_pure, make_optimizer, make_task
+    from troth.training.hardware import describe
     from troth.training.measurement import measure
+    from troth.training.work import TrainingWork
 
     use_threads(threads)
     _check_device(device)
@@ -53,12 +56,14 @@ def doctor(
         problem = Problem(chosen, device=device, lanes_for=peers)
         check_pure(chosen, problem)  # a task that is not pure differs from itself, and the figures would mean nothing
         found = measure(problem, peers=peers, seeds=seeds, steps=steps, on_progress=show)
+    parts = problem, make_optimizer(chosen.optimizer), (chosen.rate,), Primitives()
     facts = {
         "task": task,
         "parameters": problem.size,
         "peers": peers,
         "steps": steps,
-        "class": class_digest(problem).hex(),
+        "local_steps": local_steps,
+        "class": TrainingWork(*parts, local_steps=local_steps).hardware_class().hex(),
         "machine": describe(problem),
     }
     if json:
@@ -121,6 +126,8 @@ def _print(facts: dict[str, Any], found: "Measurement") -> None:
     console.print()
     for line in advice(found, facts["peers"]):
         console.print(line)
+    if facts["local_steps"] > 1:
+        console.print("With local steps: one class only, whatever h is.")
 
 
 def _same(way: "Spread") -> str:

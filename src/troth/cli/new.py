@@ -152,9 +152,10 @@ def _warnings(built: "BuiltManifest") -> list[str]:
             "strangers another history; 'troth key records' makes keys that are erased."
         )
     if parameters.deviation is None:
+        steps = "" if parameters.local_steps == 1 else f" --local-steps {parameters.local_steps}"
         lines.append(
             "Audits are exact: all members need machines of one class. "
-            f"Let everybody compare what 'troth doctor --task {manifest.task} --peers {count}' shows."
+            f"Let everybody compare what 'troth doctor --task {manifest.task} --peers {count}{steps}' shows."
         )
     return [*lines, *_about_the_optimizer(manifest)]
 

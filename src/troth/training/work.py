@@ -22,7 +22,7 @@ from troth.protocol.wire.messages import Malformed
 from troth.protocol.wire.primitives import Primitives
 from troth.resting import give_back_pages
 from troth.training.gradient_calls import DeviceCopy
-from troth.training.hardware import Machine, class_digest, gradient_on
+from troth.training.hardware import PROBE_SEED, Machine, class_digest, digest_of_class, gradient_on
 from troth.training.optimizers import Optimizer, Schedule, State, bound, rate_at
 from troth.training.problem import Problem
 from troth.training.weights import read_vectors, write_tensors
@@ -231,9 +231,15 @@ class TrainingWork:
 
     def hardware_class(self) -> Digest:
         if self._class is None:
-            machine = self.machine
-            self._class = class_digest(self.problem, self.hardware) if machine is None else machine.class_digest
+            self._class = self._class_digest()
         return self._class
+
+    def _class_digest(self) -> Digest:
+        if self.machine is not None:
+            return self.machine.class_digest
+        if self.local_steps == 1:
+            return class_digest(self.problem, self.hardware)
+        return digest_of_class(self.problem, self.gradient_now(self.first(0), PROBE_SEED))
 
 
 class CollectedState(CollectedVectors):

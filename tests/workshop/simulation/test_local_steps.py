@@ -9,10 +9,11 @@ import pytest
 from torch import Tensor
 
 from tests.protocol.small_runs import APART, SMALL, finished
-from troth.crypto import Seed
+from troth.crypto import PeerId, Seed
 from troth.errors import OperatorError
 from troth.evidence.recompute import Recomputed, recompute
 from troth.evidence.verify import verify_ban
+from troth.protocol.core.records import decode_record
 from troth.training.optimizers import State
 from troth.training.work import RATE, Compute, Training
 from troth.workshop.simulation import ProtocolSimulation, Scenario
@@ -126,3 +127,17 @@ def test_saving_work_is_a_lie_like_any_other(attack: str) -> None:
 def test_a_sandbagger_that_saves_nothing_is_honest() -> None:
     simulation = finished(dataclasses.replace(WALKS, attack="sandbagger:steps=4,share=1", attack_every=1, steps=8))
     assert not simulation.bans
+
+
+@pytest.mark.long
+def test_strangers_walk_too_and_those_who_do_not_stay_outside() -> None:
+    """[J5, S1] A candidate's work is that of a contributor; one that turns poisons all batches of its walk."""
+    strangers = "honest + noise + copies + turns:attack=sandbagger"
+    scenario = dataclasses.replace(
+        SMALL, peers=5, byzantine=0, local_steps=3, probation=4, strangers=strangers, steps=20, validators=1
+    )
+    together, alone = finished(scenario), finished(scenario, share=False)
+    assert alone.trace == together.trace
+    admitted = {together.numbers[PeerId(one.key)] for raw in together.trace for one in decode_record(raw).admitted}
+    assert admitted == {5, 8}, "the honest one, and the one that turns then"
+    assert {ban.peer for ban in together.bans} == {6, 7, 8}
