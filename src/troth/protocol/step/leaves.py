@@ -67,8 +67,13 @@ async def look_at_leaves(attempt: Attempt[T], reduced: Reduced, reported: Report
     mine = [draw for draw in draws.values() if draw.checker == peer.me]
     wanted = [(draw.part, contributor) for draw in mine for contributor in attempt.roots]
 
+    looked_at: dict[int, tuple[ProvenPart, bool]] = {}  # an offer is looked at again whenever another comes
+
     def fits(delivery: Delivery, offer: ProvenPart) -> bool:
-        return _leaf_of(attempt, delivery, draws[delivery[0]].leaf, offer) is not None
+        if id(offer) not in looked_at:
+            leaf = draws[delivery[0]].leaf
+            looked_at[id(offer)] = offer, _leaf_of(attempt, delivery, leaf, offer) is not None
+        return looked_at[id(offer)][1]
 
     exchange = Forward(shown, wanted, fits, turn=1)
     found = await peer.channel.exchange(attempt.slot(Phase.REPORT), exchange, attempt.view)
