@@ -136,7 +136,8 @@ def fits(attack: str, task: str) -> bool:
 
 def follows_distances() -> str:
     seeds = (0, 1)
-    attacks: list[str | None] = [None, *ATTACKS]
+    names = [name for name, attack in ATTACKS.items() if not attack.needs_code]
+    attacks: list[str | None] = [None, *names]
     tasks = {attack: [task for task in TAU if attack is None or fits(attack, task)] for attack in attacks}
     jobs = [(task, attack, seed) for attack in attacks for task in tasks[attack] for seed in seeds]
     found = dict(zip(jobs, in_parallel(radii, jobs, "radius"), strict=True))
@@ -150,7 +151,7 @@ def follows_distances() -> str:
 
     ratios = {
         attack: tuple(ratio(task, attack) for task in tasks[attack] for ratio in (peak, step_by_step))
-        for attack in ATTACKS
+        for attack in names
     }
     calm = [tau for seed in seeds for tau in found["digits", None, seed]]
     return f"""

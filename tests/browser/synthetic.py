@@ -122,6 +122,8 @@ def _step(run: _Run, step: int, steps: int, live: bool) -> Stepped:
         control_bytes=40_000 * step,
         bulk_bytes=1_300_000 * step,
         sent_bytes=1_250_000 * step,
+        received_per_parameter=2.61,
+        sent_per_parameter=2.5,
         delta_s=0.5,
     )
 
@@ -237,6 +239,8 @@ def status(run: list[Event], peers: int) -> Status:
         delta_s=0.5,
         received_bytes=52_000_000,
         sent_bytes=48_000_000,
+        received_per_parameter=2.61,
+        sent_per_parameter=2.5,
         memory_bytes=412_000_000,
         links=links,
     )

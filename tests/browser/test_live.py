@@ -70,6 +70,7 @@ def test_the_present_is_told_while_a_member_runs(serve: Serve, window: Open) -> 
     assert "Now in step 20" in page.text("#now")
     assert "peer-003 and peer-005" in page.text("#now")
     assert "connection refused" in page.text("#network-body")
+    assert "2.6\u202fB in, 2.5\u202fB out for each parameter and gradient" in page.text("#network-words")
     assert "412\u202fMB" in page.text("#health-body")
 
 

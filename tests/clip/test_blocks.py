@@ -338,7 +338,7 @@ def test_a_run_in_float32_rounds_nothing() -> None:
     code, numbers_D = Code.known["float32"], torch.from_numpy(moderate(300, 1))
     assert code.round_row(numbers_D, KEY) is numbers_D
     assert code.round_center(numbers_D) is numbers_D
-    assert (code.quanta(numbers_D), code.rounding(numbers_D), code.grain) == (None, 0.0, 1)
+    assert (code.rounds_centers, code.rounding(numbers_D), code.grain) == (False, 0.0, 1)
     assert Code.known["int8"].rounding(numbers_D[:0]) == 0.0
     raw = code.rows.pack(numbers_D)
     assert (code.rows.length(300), code.rows.count(1200)) == (len(raw), 300)
@@ -352,8 +352,7 @@ def test_a_run_in_codes(size: int, seed: int) -> None:
     row_D, center_D = code.round_row(torch.from_numpy(numbers_D), KEY), code.round_center(torch.from_numpy(numbers_D))
     assert same(row_D.numpy(), rounded(INT8, numbers_D, KEY))
     assert same(center_D.numpy(), rounded(INT16, numbers_D))
-    quanta_D = code.quanta(center_D)
-    assert quanta_D is not None
+    quanta_D = np.repeat(code.quanta_of_blocks(center_D), BLOCK)[:size]
     assert np.array_equal(quanta_D, INT16.quanta(numbers_D))  # rounding to the nearest keeps them
     assert code.rounding(center_D) == pytest.approx(math.sqrt(math.fsum((quanta_D / 2) ** 2)), rel=1e-15)
     within_D = np.abs(numbers_D) <= INT16.most * quanta_D

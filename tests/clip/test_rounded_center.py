@@ -11,7 +11,7 @@ from tests.clip.hostile_rows import KINDS, draw_rows
 from tests.clip.nasty import PROPERTY, moderate, seeds
 from tests.clip.oracle import gaussian_rows
 from troth.clip.block_kernels import farthest_number
-from troth.clip.blocks import BLOCK, PLAIN, Code
+from troth.clip.blocks import BLOCK, INT16, PLAIN, Code
 from troth.clip.centered_clip import judge_center, measure_center, residual_tolerance
 from troth.clip.exact import exact_norm
 from troth.clip.fast import acquitted_center, centered_clip
@@ -45,8 +45,7 @@ def test_a_number_that_no_row_pulls_at_is_zero(clipped: bool, quanta: int) -> No
     """One step of the code in one dark coordinate, step after step, steers a model; as a whole, the aggregate is right."""
     rows_PD, tau = rows(clipped)
     bent_D = INT8.round_center(centered_clip(rows_PD, tau=tau))
-    quanta_D = INT8.quanta(bent_D)
-    assert quanta_D is not None
+    quanta_D = INT16.quanta(bent_D)
     bent_D[DARK.start] += quanta * quanta_D[DARK.start]
     residual, tolerance = judge_center(rows_PD, bent_D, tau=tau, rounding=CONVICT_ROUNDING * INT8.rounding(bent_D))
     assert (residual <= tolerance) == (abs(quanta) == 1), "so the whole does not show it"
@@ -60,8 +59,7 @@ def test_numbers_that_are_rounded_the_other_way_are_wrong(clipped: bool, steps: 
     rows_PD, tau = rows(clipped)
     center_D = centered_clip(rows_PD, tau=tau)
     rounded_D = INT8.round_center(center_D)
-    quanta_D = INT8.quanta(rounded_D)
-    assert quanta_D is not None
+    quanta_D = INT16.quanta(rounded_D)
     off_D = (center_D.double().numpy() - rounded_D.double().numpy()) / quanta_D
     clear, middle = int(np.argmin(np.abs(off_D[:BLOCK]))), int(np.argmax(np.abs(off_D[:BLOCK])))
     for place, count, right in ((clear, steps, False), (middle, 1, True)):
@@ -74,7 +72,7 @@ def test_the_whole_is_judged_too() -> None:
     """All numbers off by 0.62 of a step, which is within the limit of each, lean one way together."""
     rows_PD, tau = rows(tau_is_small=False)
     rounded_D = INT8.round_center(centered_clip(rows_PD, tau=tau))
-    away_D = torch.from_numpy(np.asarray(INT8.quanta(rounded_D)) * 2).float()
+    away_D = torch.from_numpy(INT16.quanta(rounded_D) * 2).float()
     away_D[DARK] = 0
     residual, norms = measure_center(rows_PD, rounded_D + away_D, tau=tau)
     rounding = CONVICT_ROUNDING * INT8.rounding(rounded_D)

@@ -18,7 +18,8 @@ from tests.clip.nasty import any_bits, finite, moderate, seeds
 from tests.clip.test_block_ways import by_definition, hostile
 from tests.clip.test_blocks import both, drawn, same
 from troth.clip import on_device
-from troth.clip.blocks import INT8, Blocks, uniforms
+from troth.clip.blocks import BLOCK, INT8, Blocks, uniforms
+from troth.clip.rounded_center import OTHER_BITS, farthest_by_torch
 from troth.crypto import sign_bytes, tagged_hash
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -114,6 +115,20 @@ def test_codes_have_the_bits_of_the_definition(form: Blocks, size: int, seed: in
 def test_no_codes_of_nothing(form: Blocks) -> None:
     found_D, raw = triton_blocks.coded(form, there(np.empty(0, np.float32)))
     assert (len(found_D), len(raw)) == (0, 0)
+
+
+@PROPERTY
+@given(st.sampled_from([1, 254, 255, 256, 7 * 255 + 1]), st.integers(1, 5), seeds)
+def test_the_farthest_number(size: int, peers: int, seed: int) -> None:
+    """[T6] To the last bit; of rows that lie apart too."""
+    chance, center_D = np.random.default_rng(seed), moderate(size, seed)
+    rows_PD = np.stack([moderate(size + 3, seed + p) for p in range(peers)])[:, :size]
+    share_P, drift_P = chance.random(peers), chance.random(peers) * 1e-3
+    factors_B = np.exp2(chance.integers(-40, 40, -(-size // BLOCK))) / 1.01
+    right = farthest_by_torch(torch.from_numpy(rows_PD), torch.from_numpy(center_D), share_P, drift_P, factors_B)
+    some = share_P, drift_P, factors_B, OTHER_BITS
+    assert triton_blocks.farthest_number(there(rows_PD), there(center_D), *some) == right
+    assert triton_blocks.farthest_number(there(rows_PD.T).T, there(center_D), *some) == right
 
 
 @pytest.mark.parametrize("place", [0, 5, (1 << 32) - 300, (1 << 32) - 255, (1 << 32) - 1, 1 << 32, (3 << 32) - 77])

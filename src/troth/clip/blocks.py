@@ -57,6 +57,10 @@ class Form(Protocol):
         """The bytes of numbers that this form can hold."""
         ...
 
+    def begin(self, numbers_D: Tensor, key: bytes = b"") -> tuple[Tensor, Tensor]:
+        """`round_and_pack` of finite numbers of a device, where they lie: nothing waits for it."""
+        ...
+
     def unpack(self, view: memoryview, into_D: NDArray[np.float32] | None = None) -> NDArray[np.float32] | None:
         """The numbers, in this place if there is one, if that is their one form; else None. Not to be written to."""
         ...
@@ -103,6 +107,9 @@ class Plain:
     def pack(self, numbers_D: Tensor) -> memoryview:
         array: NDArray[np.float32] = numbers_D.detach().cpu().contiguous().numpy()
         return array.astype("<f4", copy=False).reshape(-1).view(np.uint8).data
+
+    def begin(self, numbers_D: Tensor, key: bytes = b"") -> tuple[Tensor, Tensor]:
+        return numbers_D, numbers_D.detach().contiguous().view(torch.uint8)
 
     def unpack(self, view: memoryview, into_D: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         array_D = np.frombuffer(view, "<f4")
@@ -180,7 +187,12 @@ class Blocks:
 
     def quanta(self, numbers_D: NDArray[np.float32] | Tensor) -> NDArray[np.float64]:
         """The step from one code to the next, number by number."""
-        return np.repeat(np.ldexp(1.0, self.exponents(numbers_D) - BIAS), BLOCK)[: len(numbers_D)]
+        return np.repeat(self.quanta_of_blocks(numbers_D), BLOCK)[: len(numbers_D)]
+
+    def quanta_of_blocks(self, numbers_D: NDArray[np.float32] | Tensor) -> NDArray[np.float64]:
+        """The same, block by block."""
+        found_B: NDArray[np.float64] = np.ldexp(1.0, self.exponents(numbers_D) - BIAS)
+        return found_B
 
     def round(self, numbers_D: Tensor, key: bytes = b"") -> Tensor:
         if elsewhere(numbers_D.device):
@@ -242,6 +254,11 @@ class Blocks:
         codes[: len(codes_D)] = codes_D
         packed[:, 1:] = codes.view(np.uint8).reshape(-1, self._width * BLOCK)
         return packed.reshape(-1)[: self.length(len(array_D))].data
+
+    def begin(self, numbers_D: Tensor, key: bytes = b"") -> tuple[Tensor, Tensor]:
+        from troth.clip import block_tensors
+
+        return block_tensors.begin(self, numbers_D, key)
 
     def unpack(self, view: memoryview, into_D: NDArray[np.float32] | None = None) -> NDArray[np.float32] | None:
         count = self.count(len(view))
@@ -331,9 +348,10 @@ class Code:
         """Whether an aggregate is rounded but as float32 is."""
         return isinstance(self.centers, Blocks)
 
-    def quanta(self, center_D: Tensor) -> NDArray[np.float64] | None:
-        """Of an aggregate, number by number; None where it is not rounded but as float32 is."""
-        return self.centers.quanta(center_D) if isinstance(self.centers, Blocks) else None
+    def quanta_of_blocks(self, center_D: Tensor) -> NDArray[np.float64]:
+        """Of an aggregate that is rounded to blocks."""
+        assert isinstance(self.centers, Blocks), "float32 has no blocks"
+        return self.centers.quanta_of_blocks(center_D)
 
     def rounding(self, center_D: Tensor) -> float:
         """Most that rounding moves an aggregate that came out like this."""

@@ -10,6 +10,7 @@ from troth.clip import kernels
 from troth.clip.blocks import BLOCK, Code
 from troth.clip.centered_clip import measure_center, residual_tolerance, slack
 from troth.clip.exact import Floats, exact_norm
+from troth.clip.on_device import in_triton
 
 # P rows, D coordinates, B blocks, C coordinates of a chunk
 
@@ -49,14 +50,14 @@ def farthest_number(
     total = math.fsum(weights)
     share_P = np.array([weight / total for weight in weights])
     drift_P = share_P * np.array(turns)
-    quanta_D = code.quanta(center_D)
-    assert quanta_D is not None
-    factors_B = 2 / (quanta_D[::BLOCK] * (1 + math.fsum(drift_P)))
+    factors_B = 2 / (code.quanta_of_blocks(center_D) * (1 + math.fsum(drift_P)))
     if kernels.takes(rows_PD, center_D):
         from troth.clip import block_kernels
 
         rows, center = rows_PD.detach().numpy(), center_D.detach().numpy()
         return block_kernels.farthest_number(rows, center, share_P, drift_P, factors_B, OTHER_BITS)
+    if rows_PD.is_cuda and center_D.is_cuda and (loops := in_triton("triton_blocks")) is not None:
+        return float(loops.farthest_number(rows_PD, center_D, share_P, drift_P, factors_B, OTHER_BITS))
     return farthest_by_torch(rows_PD, center_D.to(rows_PD.device), share_P, drift_P, factors_B)
 
 

@@ -1,4 +1,4 @@
-"""Blocks of codes in one pass on a GPU, written in Triton: numbers and bytes out.
+"""Blocks of codes in one pass on a GPU, written in Triton: numbers and bytes out; and the judge of single numbers.
 
 Bits are those of `block_tensors`, however operations are fused. A number over its quantum is exact, or so small that its code
 is 0. Its fraction is counted in units of 2⁻²⁴: exactly from half a quantum on, and below that only chance asks, which has no
@@ -12,9 +12,10 @@ import triton.language as tl
 from torch import Tensor
 
 from troth.clip.blocks import BLOCK, Blocks
+from troth.clip.exact import Floats
 from troth.clip.triton_loops import on
 
-# D coordinates; a block is a row of a tile, with its exponent in front
+# P rows of a matrix, D coordinates, B blocks; a block is a row of a tile, with its exponent in front
 
 _ROWS = 4  # of a tile: one for each warp
 
@@ -88,3 +89,50 @@ def coded(form: Blocks, numbers_D: Tensor, key: bytes = b"", start: int = 0) -> 
             num_warps=_ROWS,
         )
     return found_D, raw
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _farthest(  # type: ignore[no-untyped-def]
+    rows, center, factors, found, size, peers, row_stride, other_bits: tl.constexpr, tile: tl.constexpr
+):
+    """The largest in some blocks; `factors`: shares and drifts of the rows, then one for each block."""
+    block = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)[:, None]
+    lane = tl.arange(0, 256)[None, :]
+    at = block * 255 + lane
+    inside = (lane < 255) & (at < size)
+    middle = tl.load(center + at, mask=inside, other=0.0).to(tl.float64)
+    off = tl.zeros([tile, 256], tl.float64)
+    excused = other_bits * tl.abs(middle)
+    row = rows + at
+    for peer in range(peers):
+        away = tl.load(row, mask=inside, other=0.0).to(tl.float64) - middle
+        off += tl.load(factors + peer) * away
+        excused += tl.load(factors + peers + peer) * tl.abs(away)
+        row += row_stride
+    factor = tl.load(factors + 2 * peers + block, mask=block * 255 < size, other=0.0)
+    worst = tl.where(inside, (tl.abs(off) - excused) * factor, 0.0)
+    tl.store(found + tl.program_id(0), tl.max(tl.max(worst, 1), 0))
+
+
+def farthest_number(
+    rows_PD: Tensor, center_D: Tensor, share_P: Floats, drift_P: Floats, factors_B: Floats, other_bits: float
+) -> float:
+    """The bits of `block_kernels.farthest_number`: rows are added up in their order, and no product is fused with a sum."""
+    rows_PD, center_D = (t.detach() if t.stride(-1) == 1 else t.detach().contiguous() for t in (rows_PD, center_D))
+    factors = torch.from_numpy(np.concatenate([share_P, drift_P, factors_B])).to(rows_PD.device)
+    found = torch.zeros(-(-max(1, len(factors_B)) // _ROWS), dtype=torch.float64, device=rows_PD.device)
+    with on(rows_PD.device):
+        _farthest[(len(found),)](
+            rows_PD,
+            center_D,
+            factors,
+            found,
+            len(center_D),
+            len(rows_PD),
+            rows_PD.stride(0),
+            other_bits=other_bits,
+            tile=_ROWS,
+            num_warps=_ROWS,
+            enable_fp_fusion=False,
+        )
+    return float(found.max())

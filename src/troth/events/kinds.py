@@ -163,7 +163,9 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     own_audits: int = 0  # that this peer made
     control_bytes: int = 0  # received so far
     bulk_bytes: int = 0  # received so far
-    sent_bytes: int = 0
+    sent_bytes: int = 0  # so far, with their framing
+    received_per_parameter: float | None = None  # bytes, a parameter and gradient of the last steps; None: unknown
+    sent_per_parameter: float | None = None
     delta_s: float = 0.0  # the agreed bound on the delay of a message between honest peers
     least_delta_s: float = 0.0
     away: tuple[str, ...] = ()  # members once, not banned: they may come back
@@ -239,8 +241,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float | None = None  # of the last step
     stepped_at: float | None = None  # Unix time of the last step's end
     delta_s: float = 0.0
-    received_bytes: int = 0
+    received_bytes: int = 0  # with their framing
     sent_bytes: int = 0
+    received_per_parameter: float | None = None  # bytes, a parameter and gradient of the last steps; None: unknown
+    sent_per_parameter: float | None = None
     memory_bytes: int = 0  # of this process
     links: tuple[Link, ...] = ()
     text: str = ""  # how it ended, in words
@@ -248,5 +252,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def present_after(last: Stepped) -> dict[str, Any]:
     """What the last step tells about the present: fields of a `Status`."""
-    same = ("updates", "members", "withstands", "quorum", "loss", "seconds", "delta_s")
+    same: tuple[str, ...] = ("updates", "members", "withstands", "quorum", "loss", "seconds", "delta_s")
+    same += ("received_per_parameter", "sent_per_parameter")
     return {name: getattr(last, name) for name in same} | {"step": last.step + 1, "stepped_at": last.at}

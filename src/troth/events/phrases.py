@@ -99,6 +99,19 @@ def time_left(seconds: float | None) -> str:
     return f"  about {duration(seconds)} left" if seconds else ""
 
 
+def per_parameter(received: float | None, sent: float | None) -> str:
+    """Bytes for each parameter and gradient; nothing where none were measured."""
+    return (
+        ""
+        if received is None or sent is None
+        else f"{_digits(received)} B in, {_digits(sent)} B out a parameter and gradient"
+    )
+
+
+def _digits(number: float) -> str:
+    return f"{number:.0f}" if number >= 100 else f"{number:.2g}"
+
+
 def traffic(event: Stepped) -> str:
     received = event.control_bytes + event.bulk_bytes
     return f"{received / 1e6:.1f} MB in, {event.sent_bytes / 1e6:.1f} MB out"
@@ -125,6 +138,8 @@ _CLAIMS = {
     "report": "{target} reported how part {part} of its gradient lies to the aggregate. That follows from what it committed to.",
     "aggregate": "{target} announced the aggregate of part {part}. It has to be the clipped centre of the parts that all sent.",
     "cover": "{target} owned part {part} in step {step}. An owner has to object to wrong reports about its part.",
+    "rounding": "{target} announced the aggregate of part {part}. Each of its numbers has to be where the parts that all sent "
+    "pull it.",
     "equivocation": "{target} signed two different messages for one announcement of step {step}, and sent each to some.",
 }
 _FOUND = {
@@ -134,6 +149,7 @@ _FOUND = {
     "report": "{accuser}, who owns that part, compared it with the part it had received, and accused it.",
     "aggregate": "{accuser} computed it again, and accused it.",
     "cover": "{accuser} found that report in an audit, and accused the owner.",
+    "rounding": "{accuser} drew a leaf of it, found a number too far off, and accused it.",
 }
 _NOBODY = {
     "equivocation": "Both signatures are right: that proves it, and no vote is needed.",

@@ -270,8 +270,8 @@ class Mesh:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = StrangersTurns(time.monotonic)
         self.dial_backs = DialBacks(transport.dial, self._say)
-        self.received = dict.fromkeys(Lane, 0)  # bytes
-        self.sent = 0
+        self.received = dict.fromkeys(Lane, 0)  # bytes of messages
+        self._past_bytes = (0, 0)  # in and out, on connections that have ended
 
     # For the protocol's thread
 
@@ -299,6 +299,13 @@ class Mesh:
     def refused(self) -> dict[PeerId, str]:
         """Peers that do not fit, and the last reason: they refuse us, or we them."""
         return dict(self._refused)
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """In and out on all connections so far, as the transport counts them: with framing, before encryption."""
+        now = [(one.bytes_in, one.bytes_out) for one in list(self._greeted)]
+        bytes_in, bytes_out = (sum(each) for each in zip(self._past_bytes, *now, strict=True))
+        return bytes_in, bytes_out
 
     @property
     def links(self) -> list[tuple[PeerId, Neighbour]]:
@@ -374,7 +381,7 @@ class Mesh:
         self._banned = banned
 
     def _send(self, connection: StreamConnection, lane: Lane, message: Message) -> bool:
-        self.sent += sum(map(len, pieces := pieces_of(message)))
+        pieces = pieces_of(message)
         return connection.send(lane, (CONTROL_PACKET, *pieces) if lane == Lane.CONTROL else pieces)
 
     def _say(self, connection: StreamConnection, message: SessionMessage) -> None:
@@ -447,7 +454,9 @@ class Mesh:
             try:
                 left = await self._read(connection, PeerId(greeting.member))
             finally:
+                bytes_in, bytes_out = self._past_bytes
                 del self._greeted[connection]
+                self._past_bytes = bytes_in + connection.bytes_in, bytes_out + connection.bytes_out
                 self._lose(peer, connection, left=left)
         except TimeoutError:
             pass

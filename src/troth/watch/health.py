@@ -9,7 +9,7 @@ from pathlib import Path
 from troth.errors import printable
 from troth.events.file import first_event, last_events, stream_in
 from troth.events.kinds import Began, Ended, Noted, Status, Stepped, present_after
-from troth.events.phrases import duration, metrics_in_words, withstanding
+from troth.events.phrases import duration, metrics_in_words, per_parameter, withstanding
 from troth.watch.folder import RunFolder, read_status
 
 _ENDED = ("over", "stopped", "out", "error")
@@ -65,6 +65,7 @@ class Health:
             *([f"batch loss {one.loss:.3f}"] if one.loss is not None else []),
             *([metrics_in_words(one.metrics)] if one.metrics else []),
             *([f"{one.seconds:.2f} s a step"] if one.seconds is not None and one.doing not in _ENDED else []),
+            *([passed] if (passed := per_parameter(one.received_per_parameter, one.sent_per_parameter)) else []),
             *([f"about {duration(one.left_s)} left"] if one.left_s is not None and not self.stale else []),
             *([f"no update for {duration(one.at - one.since)}"] if one.since is not None and not self.stale else []),
             *([_waits(one)] if not self.stale and one.doing not in _ENDED and _waits(one) else []),

@@ -48,7 +48,7 @@ def test_local_steps_share_the_bytes_of_a_step() -> None:
     assert walking.sentences()[0].startswith("A quiet step, of 8 local ones, with n = 4 members")
     assert "520 MB = 4·D·(3s + 7)" in walking.sentences()[4]
     assert walking.sent == once.sent
-    assert walking.per_number == once.per_number / 8
+    assert walking.per_parameter == once.per_parameter / 8
 
 
 def test_a_code_has_fewer_bytes() -> None:
@@ -63,8 +63,8 @@ def test_a_code_has_fewer_bytes() -> None:
 def test_options_that_halve_the_bytes_are_named_where_they_are_allowed() -> None:
     plain = cost(10_000_000)
     assert plain.cheaper() == {
-        "--code int8": replace(plain, code=Code.known["int8"]).per_number,
-        "--local-steps 2": plain.per_number / 2,
+        "--code int8": replace(plain, code=Code.known["int8"]).per_parameter,
+        "--local-steps 2": plain.per_parameter / 2,
     }
     assert plain.sentences()[3][20:] == (
         "6.7 bytes for each parameter, each way; 2.7 with --code int8 or 3.3 with --local-steps 2"

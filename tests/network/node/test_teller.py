@@ -14,7 +14,7 @@ from troth.events.file import EVENTS, STATUS, EventFile, decode_event, decode_st
 from troth.events.kinds import Noted, Stepped
 from troth.network.node.founding import PeerNames
 from troth.network.node.options import NodeOptions
-from troth.network.node.telling import Eyes, StepProgress, Teller, Traffic
+from troth.network.node.telling import BytesPerParameter, Eyes, StepProgress, Teller, Traffic
 from troth.protocol.core.records import StepRecord
 from troth.protocol.wire.messages import Phase
 
@@ -102,6 +102,18 @@ def test_the_time_that_is_left_follows_from_the_usual_step() -> None:
         progress.stepped(step(number, at))
     progress.stepped(step(5, 900.0, moved=False))
     assert (progress.usual_s, progress.left_s(7), progress.moved_at) == (2.0, 14.0, 192.0)
+
+
+def test_bytes_are_counted_for_each_parameter_and_gradient_of_the_last_steps() -> None:
+    """Whatever passed before the first step has ended, the history for instance, is none of them."""
+    passed = BytesPerParameter(1000 * 2)  # of so many parameters, with two local steps
+    assert passed.stepped(Traffic(received_bytes=10**9, sent_bytes=10**9)) == {}
+    told = [
+        passed.stepped(Traffic(received_bytes=10**9 + 8000 * step, sent_bytes=10**9 + 1000 * step**2))
+        for step in range(1, 31)
+    ]
+    assert told[0] == {"received_per_parameter": 4.0, "sent_per_parameter": 0.5}
+    assert told[-1] == {"received_per_parameter": 4.0, "sent_per_parameter": (30**2 - 10**2) / 20 / 2}
 
 
 def wait_until(true: Callable[[], bool]) -> None:

@@ -112,6 +112,7 @@ def _agreed(event: Stepped) -> Stepped:
     """What is agreed on; without what one peer measured."""
     nothing = Stepped(step=0, updates=0, of=0, members=0)
     own = "loss metrics seconds at attacked own_audits phases control_bytes bulk_bytes sent_bytes delta_s least_delta_s"
+    own += " received_per_parameter sent_per_parameter"
     return msgspec.structs.replace(event, **{name: getattr(nothing, name) for name in own.split()})
 
 
@@ -163,6 +164,9 @@ def test_a_member_measures_its_steps_and_its_links(rehearsed: Swarm) -> None:
     assert (status.doing, status.updates, status.of) == ("over", rehearsed.manifest.steps, rehearsed.manifest.steps)
     assert len(status.links) == rehearsed.plan.peers - 1
     assert all(link.received_bytes > 0 and link.sent_bytes > 0 for link in status.links)
+    assert status.sent_bytes == sum(link.sent_bytes for link in status.links), "counted once"
+    assert status.sent_per_parameter is not None
+    assert status.sent_per_parameter > 0
     assert status.memory_bytes > 10**7
 
 

@@ -60,7 +60,7 @@ class StepCost:
         return (rows * (contributors - 1) + centers * (self.members - 1)) / contributors
 
     @property
-    def per_number(self) -> float:
+    def per_parameter(self) -> float:
         """Bytes sent, and received, for each parameter and gradient."""
         return (self.sent + self.announced) / self.size / self.local_steps
 
@@ -94,7 +94,7 @@ class StepCost:
         cheaper = {f"--code {name}": replace(self, code=code) for name, code in Code.known.items()}
         if (twice := 2 * self.local_steps) <= MOST_LOCAL_STEPS:
             cheaper[f"--local-steps {twice}"] = replace(self, local_steps=twice)
-        return {name: one.per_number for name, one in cheaper.items() if 2 * one.per_number <= self.per_number}
+        return {name: one.per_parameter for name, one in cheaper.items() if 2 * one.per_parameter <= self.per_parameter}
 
     def sentences(self) -> list[str]:
         """Formulas and figures, a line each."""
@@ -115,7 +115,7 @@ class StepCost:
                 "sent, received": f"{in_bytes(self.sent)} = D·({row}·(n − m − 1) + {center}·(n − 1))/(n − m) of gradients and "
                 f"aggregates, and {in_bytes(self.announced)} = n² KB of announcements",
                 "time": f"beside computing and distance: {times} Mbit/s, each way",
-                "a gradient": f"{_digits(self.per_number)} bytes for each parameter, each way{self._advice()}",
+                "a gradient": f"{_digits(self.per_parameter)} bytes for each parameter, each way{self._advice()}",
             } | rows
         step = "A quiet step" if self.local_steps == 1 else f"A quiet step, of {self.local_steps} local ones"
         first = f"{step}, with {numbers} in model and optimizer, costs each member about"

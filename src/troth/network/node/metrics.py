@@ -24,6 +24,11 @@ _GAUGES: dict[str, tuple[str, Callable[[Stepped], float]]] = {
     "received_control_bytes": ("so far", lambda event: event.control_bytes),
     "received_bulk_bytes": ("so far", lambda event: event.bulk_bytes),
     "sent_bytes": ("so far", lambda event: event.sent_bytes),
+    "received_bytes_per_parameter": (
+        "and gradient, in the last steps",
+        lambda event: _known(event.received_per_parameter),
+    ),
+    "sent_bytes_per_parameter": ("and gradient, in the last steps", lambda event: _known(event.sent_per_parameter)),
     "delta_seconds": ("that a message between honest peers might take", lambda event: event.delta_s),
     "attempts": ("that the last step took", lambda event: event.attempts),
 }

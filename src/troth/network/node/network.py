@@ -113,7 +113,7 @@ class NodeNetwork:
 
     def traffic(self) -> Traffic:
         mesh = self.link.mesh
-        return Traffic(mesh.received[Lane.CONTROL], mesh.received[Lane.BULK], mesh.sent)
+        return Traffic(mesh.received[Lane.CONTROL], mesh.received[Lane.BULK], *mesh.bytes)
 
     def links(self, name_of: Callable[[PeerId], str], course: Course) -> tuple[Link, ...]:
         """How each connection is doing, and how often its peer was waited for."""

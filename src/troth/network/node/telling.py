@@ -255,9 +255,28 @@ class TellerError(OperatorError):
 class Traffic:
     """Bytes so far."""
 
-    control_bytes: int = 0  # received
-    bulk_bytes: int = 0  # received
+    control_bytes: int = 0  # of messages received
+    bulk_bytes: int = 0  # of messages received
+    received_bytes: int = 0  # with their framing
     sent_bytes: int = 0
+
+
+class BytesPerParameter:
+    """Bytes that passed for each parameter and gradient, over the last steps of this process."""
+
+    def __init__(self, numbers: int) -> None:
+        """`numbers`: parameters times gradients of a step."""
+        self._numbers = numbers
+        self._passed: deque[tuple[int, int]] = deque(maxlen=_STEPS + 1)  # in and out, at the ends of steps
+
+    def stepped(self, traffic: Traffic) -> dict[str, float]:
+        """Fields of the event of a step; none after the first, before which others may have been caught up with."""
+        self._passed.append((traffic.received_bytes, traffic.sent_bytes))
+        if len(self._passed) == 1:
+            return {}
+        numbers = self._numbers * (len(self._passed) - 1)
+        received, sent = ((now - then) / numbers for then, now in zip(self._passed[0], self._passed[-1], strict=True))
+        return {"received_per_parameter": round(received, 4), "sent_per_parameter": round(sent, 4)}
 
 
 @dataclass(frozen=True)
@@ -301,6 +320,7 @@ class Teller:
         self._last: Stepped | None = None  # also one of an earlier process: how far this peer was when it stopped
         self._stepped = False  # whether a step has ended in this process
         self._last_metrics: dict[str, float] = {}
+        self._passed = BytesPerParameter(manifest.parameters.size * manifest.parameters.local_steps)
         self.course = Course(time.monotonic)
         self.quiet_s = _QUIET_S
         self._watching = False
@@ -392,6 +412,7 @@ class Teller:
             control_bytes=traffic.control_bytes,
             bulk_bytes=traffic.bulk_bytes,
             sent_bytes=traffic.sent_bytes,
+            **self._passed.stepped(traffic),
             delta_s=delta_s,
             least_delta_s=manifest.timeouts.delta,
         )
@@ -486,7 +507,7 @@ class Teller:
             since=None if trains else self._log.progress.moved_at,
             left_s=self._log.progress.left_s(manifest.steps - known.get("updates", 0)) if trains else None,
             metrics=self._last_metrics,
-            received_bytes=traffic.control_bytes + traffic.bulk_bytes,
+            received_bytes=traffic.received_bytes,
             sent_bytes=traffic.sent_bytes,
             links=self._eyes.links(self._names, self.course),
             **known,

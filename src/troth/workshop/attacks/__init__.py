@@ -5,7 +5,7 @@ A new attack is one class beside what it lies about, and one row of `ATTACKS`; a
 """
 
 from troth.plugins import load, subclass_of
-from troth.workshop.attacks import at_times, cover, gradient_lies, heads, informed_lies, roles
+from troth.workshop.attacks import at_times, codes, cover, gradient_lies, heads, informed_lies, roles
 from troth.workshop.attacks.base import AttackError, Collusion, Foresee, GradientAttack
 from troth.workshop.attacks.coalition import AttackSchedule, Coalition
 from troth.workshop.attacks.gradient_lies import DelayedGradient, LabelFlip, RandomDirection, SignFlip
@@ -55,6 +55,8 @@ ATTACKS: dict[str, type[GradientAttack]] = {
     "sandbagger": gradient_lies.Sandbagger,
     "unwatched": at_times.Unwatched,
     "wary": at_times.Wary,
+    "lean": codes.Lean,
+    "bend": codes.Bend,
 }
 
 ATTACK_PLUGINS = "troth.attacks"  # entry points of installed packages

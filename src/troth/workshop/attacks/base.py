@@ -23,7 +23,7 @@ from troth.protocol.core.channel import AttemptView, Channel, ForwardingChannel,
 from troth.protocol.core.run import Run
 from troth.protocol.core.state import State
 from troth.protocol.wire.messages import Accuse, Announced, Ballot, GuiltySide, Message, Phase, Vote
-from troth.training import Batch, Task
+from troth.training import Batch, Problem, Task
 from troth.training.weights import Layout
 
 T = TypeVar("T")
@@ -56,6 +56,7 @@ class Collusion:
     active: Callable[[int], bool]  # whether the coalition attacks in this step
     board: dict[Any, Any] = field(default_factory=dict)  # what they tell each other
     state: Callable[[], State[Any]] | None = None  # what this member's own code holds at the start of the step
+    problem: Problem | None = None  # what is trained
 
     def shared(self, key: Any, make: Callable[[], T]) -> T:
         """What is on the board under this key; the first member that asks makes it."""
@@ -143,6 +144,7 @@ class GradientAttack:
 
     behaviour: ClassVar[type["ColludingChannel"]] = ColludingChannel  # wraps its colluders' channels
     needs_protocol: ClassVar[bool] = False  # whether it has nothing to attack where there is a trusted server
+    needs_code: ClassVar[bool] = False  # whether it has nothing to attack where gradients travel as they are
     needs_honest: ClassVar[bool] = True  # whether `forge` looks at honest gradients
     covers: ClassVar[bool] = False  # whether colluders absorb an owner's lie in their reports (SPEC T7)
 
@@ -153,6 +155,7 @@ class GradientAttack:
         *,
         behaves: type[ColludingChannel] | None = None,
         needs_honest: bool | None = None,
+        needs_code: bool = False,
         positive: tuple[str, ...] = (),
         shares: tuple[str, ...] = (),
         counts: tuple[str, ...] = (),
@@ -161,6 +164,8 @@ class GradientAttack:
         """`behaves`: the behaviour of an attack on the protocol. The rest names options, and says what they have to be."""
         if behaves is not None:
             cls.behaviour, cls.needs_protocol = behaves, True
+        if needs_code:
+            cls.needs_code = cls.needs_protocol = True
         cls.needs_honest = cls.needs_honest if needs_honest is None else needs_honest
         cls._checks += (
             *((name, lambda value: value > 0 and isfinite(value), "must be a positive number") for name in positive),

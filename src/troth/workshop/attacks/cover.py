@@ -9,7 +9,7 @@ knows, when reports are made, whom the next step will audit: that is drawn with 
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -20,8 +20,7 @@ from torch import Tensor
 from troth.clip.centered_clip import clip_residual
 from troth.clip.fast import centered_clip
 from troth.crypto import PeerId, Slot, projection_signs
-from troth.protocol.core.channel import AttemptView, Exchange, Said, Scatter
-from troth.protocol.core.parts import part_bounds
+from troth.protocol.core.channel import Said
 from troth.protocol.core.roles import combine
 from troth.protocol.core.roster import lower_median
 from troth.protocol.wire.messages import Message, Phase, Report, ReportNumbers, Reveal
@@ -45,7 +44,6 @@ class CoveringColluder(ShiftingOwner):
     """As owner, shifts its aggregate and works out the gap in the reports; as reporter, adds its share of it."""
 
     _coins_a: Mapping[PeerId, bytes]
-    _parts: int
 
     def _wrong(self, slot: Slot, part: int) -> Tensor:
         """Away from where the honest would go, by `shift` times the clipping radius."""
@@ -120,18 +118,6 @@ class CoveringColluder(ShiftingOwner):
 
     def _contributors(self) -> tuple[PeerId, ...]:
         return contributors_of(self._commits)
-
-    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
-        if isinstance(blobs, Scatter) and blobs.parts and not slot.attempt:
-            self._parts = len(blobs.parts)  # one for each drawn contributor, whether it committed or not
-        return await super().exchange(slot, blobs, view)
-
-    def _bounds(self) -> tuple[int, ...]:
-        return part_bounds(self._run.parameters.size, self._parts, self._code)
-
-    def _tau(self, length: int) -> float:
-        whole = self._run.parameters.tau if self._collusion.state is None else self._collusion.state().scales.tau
-        return whole * math.sqrt(length / self._run.parameters.size)
 
 
 @dataclass(frozen=True)

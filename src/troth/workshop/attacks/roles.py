@@ -21,7 +21,7 @@ from troth.clip.fast import centered_clip
 from troth.clip.rounded_center import CONVICT_ROUNDING
 from troth.crypto import Digest, PeerId, Slot, blob_digest, stream
 from troth.protocol.core.channel import AttemptView, Exchange, Gather, ProvenParts, Said, Scatter
-from troth.protocol.core.parts import rows_of
+from troth.protocol.core.parts import part_bounds, rows_of
 from troth.protocol.core.roles import PendingAudits, combine, draw_roles
 from troth.protocol.core.roster import Roster
 from troth.protocol.core.run import CannotGoOnError, Run
@@ -346,12 +346,15 @@ class Complain(GradientAttack, behaves=Complainer):
 class ShiftingOwner(ColludingChannel):
     """Announces and serves a wrong aggregate: by default the mean of its rows turned round."""
 
+    _parts: int
     _rows: Mapping[int, list[Tensor]] = MappingProxyType({})
     _forged: Mapping[int, Blob] = MappingProxyType({})
 
     async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
         if isinstance(blobs, Gather):
             blobs = replace(blobs, mine={**blobs.mine, **self._forged})
+        if isinstance(blobs, Scatter) and blobs.parts and not slot.attempt:
+            self._parts = len(blobs.parts)  # one for each drawn contributor, whether it committed or not
         received = await super().exchange(slot, blobs, view)
         if isinstance(blobs, Scatter):
             self._keep_rows(slot, blobs, received)
@@ -386,6 +389,13 @@ class ShiftingOwner(ColludingChannel):
     @property
     def _code(self) -> Code:
         return self._run.parameters.coding
+
+    def _bounds(self) -> tuple[int, ...]:
+        return part_bounds(self._run.parameters.size, self._parts, self._code)
+
+    def _tau(self, length: int) -> float:
+        whole = self._run.parameters.tau if self._collusion.state is None else self._collusion.state().scales.tau
+        return whole * math.sqrt(length / self._run.parameters.size)
 
     def _wrong(self, slot: Slot, part: int) -> Tensor:
         rows_PD, attack, parameters = torch.stack(self._rows[part]), self._collusion.attack, self._run.parameters

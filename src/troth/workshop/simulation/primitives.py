@@ -161,20 +161,22 @@ class LockstepPrimitives(MemoPrimitives):
         self.hashes_rows = hashes_rows
 
     async def hashed(self, blobs: Sequence[Blob]) -> None:
-        if self.device.type == "cpu" or any(blob.form is not FLOAT32 for blob in blobs):
+        if self.device.type == "cpu":
             await super().hashed(blobs)
         else:
-            await AskDigests(blobs, [DeviceCopy(blob.numbers_D(self.device)) for blob in blobs])
+            there = [blob.form.begin(blob.numbers_D(self.device, blob.form))[1] for blob in blobs]
+            await AskDigests(blobs, [DeviceCopy(raw) for raw in there])
 
     def measure(self, asks: Sequence[AskDigests]) -> None:
         """Hash aggregates, and compute their norms, on all threads of the host."""
         blobs = [blob for ask in asks for blob in ask.blobs]
         for blob, download in zip(blobs, [one for ask in asks for one in ask.downloads], strict=True):
             blob.came_to_host(download.on_host())
-        norms = _aside().map(super().aggregate_norm, blobs)  # on their way, while this thread helps to hash
+        forms = [blob.form for blob in blobs]
+        norms = _aside().map(super().aggregate_norm, blobs, forms)  # on their way, while this thread helps to hash
         digest_all(blobs)
-        for blob, norm in zip(blobs, norms, strict=True):
-            self._known["aggregate_norm", blob.digest, FLOAT32.name] = norm
+        for blob, form, norm in zip(blobs, forms, norms, strict=True):
+            self._known["aggregate_norm", blob.digest, form.name] = norm
 
     def cut(
         self, numbers_D: Tensor, bounds: Sequence[int], form: Form = FLOAT32, view: memoryview | None = None

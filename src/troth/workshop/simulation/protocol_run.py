@@ -166,7 +166,7 @@ class ProtocolSimulation:
         active: Callable[[int], bool],
         state: Callable[[], State[Training]],
     ) -> Peer[Training]:
-        collusion = Collusion(attack, self.colluders, self.run, active, self.board, state)
+        collusion = Collusion(attack, self.colluders, self.run, active, self.board, state, self.problem)
         return replace(peer, channel=attack.behaviour(ReliableChannel(peer.identity, self.tools), peer.me, collusion))
 
     def _open_door(self) -> Company:

@@ -287,6 +287,8 @@ class Scenario:
                     raise ScenarioError(
                         f"`attack` {self.attack_name} is an attack on the protocol: use `defence` {TROTH}"
                     )
+                if attack.needs_code and self.code == Scenario.code:
+                    raise ScenarioError(f"`attack` {self.attack_name} is an attack on codes: use `code` int8")
                 attack.check(task, honest=self.peers - self.byzantine, colluders=self.byzantine)
             steps = task.steps if self.steps is None else self.steps
             if schedule.start >= steps:

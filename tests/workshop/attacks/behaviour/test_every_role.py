@@ -33,7 +33,8 @@ SHORT = dataclasses.replace(SMALL, steps=9, evaluate_every=9)
 # Four of ten lie, or seven of sixteen: as many as the guarantee covers.
 TEN = dataclasses.replace(SMALL, peers=10, byzantine=4, steps=40, evaluate_every=40, seed=1)
 SIXTEEN = Scenario(task="quadratic:dimension=60", byzantine=7, attack_start=2, steps=60, evaluate_every=60)
-ON_BEHAVIOUR = [name for name, attack in ATTACKS.items() if attack.needs_protocol]
+WITHOUT_CODE = [name for name, attack in ATTACKS.items() if not attack.needs_code]
+ON_BEHAVIOUR = [name for name in WITHOUT_CODE if ATTACKS[name].needs_protocol]
 # These harm the model, for a while: a lie about a gradient or a covered aggregate stays in it.
 HARMFUL = ("covered-aggregate", "covered-once", "lying-jury", "grind", "adapt", "reroll", "pad-votes", "strategist")
 
@@ -290,7 +291,7 @@ def test_drop_outs_among_liars_break_no_promise(seed: int) -> None:
     """[N1, N4, T4] A seed draws two attacks and the moments at which two honest peers lose power."""
     draw = stream(seed, "mixture")
     needs_labels = ("label-flip", "backdoor")
-    pairs = list(combinations(sorted(name for name in ATTACKS if name not in needs_labels), 2))
+    pairs = list(combinations(sorted(name for name in WITHOUT_CODE if name not in needs_labels), 2))
     attack = ALSO.join(pairs[int(draw.integers(len(pairs), 1)[0])])
     scenario = dataclasses.replace(
         SMALL, peers=10, byzantine=3, drop_outs=2, attack=attack, steps=10, evaluate_every=10, seed=100 + seed

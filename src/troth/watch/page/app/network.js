@@ -54,12 +54,18 @@ function fillLink(cells, link) {
 function networkWords(history, status, report) {
   if (status) {
     const connected = status.links.filter((link) => link.connected).length;
-    return bytes(status.received_bytes) + " in, " + bytes(status.sent_bytes) + " out; " + whole(connected) + " of " + count(status.links.length, "link") + " connected.";
+    return bytes(status.received_bytes) + " in, " + bytes(status.sent_bytes) + " out; " + whole(connected) + " of " + count(status.links.length, "link") + " connected." + perParameter(status);
   }
   const step = history.latest;
   const got = step ? step.control_bytes + step.bulk_bytes : 0;
-  if (got || step?.sent_bytes) return bytes(got) + " in, " + bytes(step.sent_bytes) + " out, at the end. Links are shown while a member runs.";
+  if (got || step?.sent_bytes) return bytes(got) + " in, " + bytes(step.sent_bytes) + " out, at the end." + perParameter(step) + " Links are shown while a member runs.";
   return history.began?.source === "simulation" ? "A simulation has no network." : "Links are shown while a member runs" + (report ? ", not in a report." : ".");
+}
+
+function perParameter({ received_per_parameter: received, sent_per_parameter: sent }) {
+  if (received === null || sent === null) return "";
+  const [heard, said] = [received, sent].map((value) => (value >= 100 ? whole(Math.round(value)) : value.toPrecision(2)) + "\u202fB");
+  return " In the last steps " + heard + " in, " + said + " out for each parameter and gradient.";
 }
 
 export function startHealth() {

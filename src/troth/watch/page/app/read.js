@@ -100,6 +100,8 @@ export function readStep(raw, full = false) {
     control_bytes: natural(raw.control_bytes) ?? 0,
     bulk_bytes: natural(raw.bulk_bytes) ?? 0,
     sent_bytes: natural(raw.sent_bytes) ?? 0,
+    received_per_parameter: real(raw.received_per_parameter),
+    sent_per_parameter: real(raw.sent_per_parameter),
     delta_s: real(raw.delta_s) ?? 0,
   };
   return full ? { ...read, owners: names(raw.owners), phases: objects(raw.phases, 400).map(readPhase) } : read;
@@ -154,6 +156,8 @@ export function readStatus(raw) {
     delta_s: real(raw.delta_s) ?? 0,
     received_bytes: natural(raw.received_bytes) ?? 0,
     sent_bytes: natural(raw.sent_bytes) ?? 0,
+    received_per_parameter: real(raw.received_per_parameter),
+    sent_per_parameter: real(raw.sent_per_parameter),
     memory_bytes: natural(raw.memory_bytes) ?? 0,
     links: objects(raw.links, 1000).map((link) => ({
       peer: needed(link.peer),
