@@ -29,7 +29,14 @@ from troth.protocol.wire.messages import ChargeKind, GuiltySide
 from troth.protocol.wire.primitives import UNSHARED
 from troth.workshop.simulation import ProtocolSimulation, Scenario
 
-REFUTABLE = (ChargeKind.AUDITED_REPORT, ChargeKind.DEVIATION, ChargeKind.REPORT, ChargeKind.AGGREGATE, ChargeKind.COVER)
+REFUTABLE = (
+    ChargeKind.AUDITED_REPORT,
+    ChargeKind.DEVIATION,
+    ChargeKind.REPORT,
+    ChargeKind.AGGREGATE,
+    ChargeKind.COVER,
+    ChargeKind.ROUNDING,
+)
 SURE = (ChargeKind.GRADIENT, ChargeKind.EQUIVOCATION)
 
 
