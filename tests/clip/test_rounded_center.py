@@ -81,6 +81,22 @@ def test_the_whole_is_judged_too() -> None:
     assert not acquits(rows_PD, rounded_D + away_D, tau=tau, code=INT8)
 
 
+def test_numbers_that_a_liar_put_between_two_codes_are_right() -> None:
+    """A short row of its own is enough: honest rounding is then as bad as it can be, and within the room of owner and jury."""
+    rows_PD = gaussian_rows(1, 9, 3 * BLOCK + 7).float()
+    rows_PD[0] = 0
+    for _ in range(4):
+        center_D = centered_clip(rows_PD, tau=1e4)
+        quanta_D = torch.from_numpy(INT16.quanta(center_D))
+        between_D = ((center_D.double() / quanta_D).floor() + 0.5) * quanta_D
+        rows_PD[0] += ((between_D - center_D.double()) * len(rows_PD)).float()
+    assert rows_PD[0].norm() < 1e-3 * rows_PD[1].norm()
+    found_D = acquitted_center(rows_PD, tau=1e4, code=INT8)
+    assert found_D is not None
+    lost = float((centered_clip(rows_PD, tau=1e4) - found_D).double().norm())
+    assert 0.95 < lost / INT8.rounding(found_D) <= 1.01
+
+
 @given(st.sampled_from(sorted(KINDS)), st.integers(0, 2**32 - 1))
 def test_what_an_owner_says_of_any_rows_every_jury_acquits(kind: str, seed: int) -> None:
     """[A7] On other machines too, whose sums have other bits: half of the room is left."""

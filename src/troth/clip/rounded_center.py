@@ -37,16 +37,19 @@ def acquits(rows_PD: Tensor, center_D: Tensor, *, tau: float, code: Code, share:
 
 
 def farthest_number(
-    rows_PD: Tensor, center_D: Tensor, norms: list[float], *, tau: float, code: Code, epsilon: float
+    rows_PD: Tensor, center_D: Tensor, norms: list[float], *, tau: float, code: Code, epsilon: float, doubt: float = 0.0
 ) -> float:
     """How far from where the rows pull it a number was rounded, at most, as a multiple of the worst that rounding does.
 
     `m = Σ w_i x_i / Σ w_i`, with weights at the aggregate, is where they pull it, but for weights that change within ε: each by
     at most `η_i = ε/max(norm_i − ε, τ)` of itself, if it is clipped within ε. What that can move a number is not held against it.
     Rounding moves it by half a quantum, and in a coordinate in which all rows are zero, not at all: any other number is a whole
-    quantum away."""
+    quantum away. `doubt`: the most that norms may be off, relative to themselves, and weights with them."""
     weights = [tau / max(norm, tau) for norm in norms]
-    turns = [epsilon / max(norm - epsilon, tau) if norm + epsilon > tau else 0.0 for norm in norms]
+    clipped = [norm * (1 + doubt) + epsilon > tau for norm in norms]
+    turns = [
+        epsilon / max(norm - epsilon, tau) + doubt if clips else 0.0 for norm, clips in zip(norms, clipped, strict=True)
+    ]
     total = math.fsum(weights)
     share_P = np.array([weight / total for weight in weights])
     drift_P = share_P * np.array(turns)

@@ -4,22 +4,25 @@ import dataclasses
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
 
-from tests.protocol.altered_runs import CALM
+from tests.protocol.altered_runs import CALM, AlteredRun
+from tests.protocol.channel_wrappers import Change
 from tests.protocol.small_runs import finished, wrap_channel
 from troth.clip.blocks import BLOCK, INT8, INT16, Code
-from troth.crypto import LEAF_BYTES, Digest, PeerId, Seed, derive, merkle_tree
+from troth.crypto import LEAF_BYTES, Digest, PeerId, Seed, Slot, derive, merkle_tree
 from troth.protocol.core.channel import AttemptView, Exchange, Forward, ForwardingChannel
 from troth.protocol.core.parts import CommittedParts, ProvenPart, commit_parts, part_bounds
 from troth.protocol.core.records import StepRecord, decode_record
-from troth.protocol.step import leaves, step
+from troth.protocol.step import audits, leaves, step
 from troth.protocol.step.attempt import StepContext
+from troth.protocol.step.audits import suspicious_parts
 from troth.protocol.step.leaves import LeafFindings, drawn_leaves, show_leaf
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import ChargeKind, GuiltySide
+from troth.protocol.wire.messages import ChargeKind, GuiltySide, Message, Report, ReportNumbers, Vote
 from troth.workshop.simulation import ProtocolSimulation
 
 CODED = dataclasses.replace(CALM, code="int8", task=f"quadratic:dimension={8 * BLOCK - 3}")
@@ -102,6 +105,85 @@ def test_only_the_member_drawn_for_a_part_is_heard(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(step, "look_at_leaves", all_others)
     seen = finished(CODED)
     assert not any(record.judgements or record.struck for record in records(seen))
+
+
+def test_where_no_quorum_is_left_a_false_accusation_strikes_no_honest_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[V4, N3] One honest machine stops before the vote, the liar does not vote: three honest of four would be a quorum."""
+    simulation = AlteredRun(dataclasses.replace(CODED, peers=4, byzantine=1, attack_start=5))
+    (liar,) = (peer for peer in simulation.run.founders if simulation.numbers[peer] in simulation.byzantine)
+    gone = next(peer for peer in simulation.run.founders if peer != liar)
+    right = leaves._is_wrong
+    monkeypatch.setattr(
+        leaves, "_is_wrong", lambda attempt, *about: attempt.context.peer.me == liar or right(attempt, *about)
+    )
+    simulation.alter([liar, gone], lambda _, message: Vote(()) if isinstance(message, Vote) else message)
+    simulation.play()
+    struck = {peer for record in records(simulation) for peer in record.struck}
+    assert struck == {liar}
+
+
+def test_reports_that_are_off_by_too_little_to_be_banned_for_mislead_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[V4, D2] Rows of two liars cancel in a block in which all others are zero: there a share of 10⁻¹⁰ is many quanta."""
+    simulation = AlteredRun(CODED)
+    liars, right = simulation.run.founders[:2], step.committed_parts
+    signs = dict(zip(liars, (1.0, -1.0), strict=True))
+    dark, own = slice(BLOCK, 2 * BLOCK), commit_parts
+
+    def darkened(gradient_D: Tensor, *about: Any) -> CommittedParts:
+        gradient_D = gradient_D.clone()
+        gradient_D[dark] = 0
+        return own(gradient_D, *about)
+
+    def lying(context: StepContext[Any], gradient_D: Tensor) -> CommittedParts:
+        if context.peer.me not in liars:
+            return right(context, gradient_D)
+        row_D = torch.zeros_like(gradient_D)
+        row_D[dark.start] = 1e9 * signs[context.peer.me]
+        return own(row_D, context.roles.bounds, context.peer.tools, context.peer.code, Seed(bytes(32)))
+
+    monkeypatch.setattr(step, "commit_parts", darkened)
+    monkeypatch.setattr(audits, "commit_parts", darkened)
+    monkeypatch.setattr(step, "committed_parts", lying)
+
+    def misreport(peer: PeerId) -> Change:
+        def change(_: Slot, message: Message) -> Message:
+            if not isinstance(message, Report) or not message.numbers:
+                return message
+            parts = len(message.numbers) // 8 // (2 + simulation.run.parameters.projections)
+            told = ReportNumbers.unpack(message.numbers, parts, simulation.run.parameters.projections)
+            assert isinstance(told, ReportNumbers)
+            norms_P = told.norms_P * (1 + signs[peer] * 5e-10)
+            return msgspec.structs.replace(
+                message, numbers=ReportNumbers(told.lengths_P, norms_P, told.projections_PK).pack()
+            )
+
+        return change
+
+    for liar in liars:
+        simulation.alter([liar], misreport(liar))
+    simulation.play()
+    banned = {ban.peer for ban in simulation.bans}
+    assert banned, "for a gradient"
+    assert banned <= {simulation.numbers[liar] for liar in liars}
+    assert not {peer for record in records(simulation) for peer in record.struck} - set(liars)
+
+
+def test_after_a_dispute_over_an_aggregate_that_is_right_everyone_audits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[R6, V2] Somebody's row may have made its rounding look wrong."""
+    calls: list[int] = []
+
+    def suspicious(*about: Any) -> set[int]:
+        calls.append(len(calls))
+        return {0} if CODED.peers <= len(calls) - 1 < 2 * CODED.peers else suspicious_parts(*about)
+
+    monkeypatch.setattr("troth.protocol.step.disputes.suspicious_parts", suspicious)
+    simulation = AlteredRun(CODED).play()
+    disputed = [record.step for record in records(simulation) if record.judgements]
+    assert disputed == [1]
+    assert not simulation.bans
+    assert not any(record.struck for record in records(simulation))
+    validators = [outcome.roles.validators for step in simulation.outcomes for outcome in list(step.values())[:1]]
+    assert [bool(drawn) for drawn in validators[:4]] == [False, True, False, True], "none in step 2"
 
 
 class ShowsNoLeaf(ForwardingChannel):

@@ -179,6 +179,12 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
         return not self.updated and any(j.kind == ChargeKind.AGGREGATE and j.verdict in left for j in self.judgements)
 
     @property
+    def in_vain(self) -> bool:
+        """Whether a part was disputed of which a quorum found the aggregate right. Where nobody is banned over it, a row made its
+        rounding look wrong, and an audit finds whose (SPEC R6, V2)."""
+        return any(j.kind == ChargeKind.AGGREGATE and j.verdict == GuiltySide.ACCUSER for j in self.judgements)
+
+    @property
     def changes_roster(self) -> bool:
         """Whether it changes who the members are, or the keys with which they sign records."""
         return bool(self.leaving or self.returned or self.admitted or self.rekeyed)

@@ -46,7 +46,11 @@ class PendingAudits:
             record.owed,
             # A liar that made the others discard a draw, or a step, must not gain by the new draw. Where a member was caught
             # there are more; candidates could have everyone audit as often as they like [R6].
-            everyone=bool(record.struck) or not members.isdisjoint(record.banned) or record.began or record.unjudged,
+            everyone=bool(record.struck)
+            or not members.isdisjoint(record.banned)
+            or record.began
+            or record.unjudged
+            or record.in_vain,
             probed=tuple(PeerId(key) for key, _ in record.probed),
         )
 

@@ -12,13 +12,17 @@ from troth.crypto import LEAF_BYTES, Digest, PeerId, digest_of_leaves, hashes_of
 from troth.protocol.core.channel import Delivery, Forward, Said
 from troth.protocol.core.parts import ProvenPart, opens_digest
 from troth.protocol.step.attempt import Attempt, Reduced, Reported
-from troth.protocol.step.audits import center_slack
+from troth.protocol.step.audits import COVER_AT, center_slack
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import Accusation, Accuse, ChargeKind, Phase, said_as
 
 # C contributors, D coordinates of a leaf
 
 T = TypeVar("T")
+
+DOUBT = (
+    2 * COVER_AT
+)  # about reported distances: those off by less cost nobody anything, and are off in shares of all weights
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,8 @@ def _is_wrong(
     reduced: Reduced,
     reported: Reported,
 ) -> bool:
-    """Judge the numbers of a leaf by the reported distances: whoever reports others is found in the trial (SPEC T6)."""
+    """Judge the numbers of a leaf by the reported distances. Whoever reports others is found in the trial (SPEC T6), unless they
+    are off by so little that nobody is banned for it: what that can do to a number is not held against it."""
     peer, (start, stop), tau = attempt.context.peer, attempt.span(draw.part), attempt.context.taus[draw.part]
     said, form = reported.table.about(draw.part), peer.code.rows
     first, last = _span(form, draw.leaf, stop - start)
@@ -128,7 +133,8 @@ def _is_wrong(
     epsilon = center_slack(reduced.clipped.centers[draw.part], stop - start)
     center_D = reduced.aggregate_D[start + first : start + last].cpu()
     norms = said.norms_P.tolist()
-    return farthest_number(rows_CD, center_D, norms, tau=tau, code=peer.code, epsilon=epsilon) > ACCUSE_ROUNDING
+    found = farthest_number(rows_CD, center_D, norms, tau=tau, code=peer.code, epsilon=epsilon, doubt=DOUBT)
+    return found > ACCUSE_ROUNDING
 
 
 def _span(form: Form, leaf: int, size: int) -> tuple[int, int]:

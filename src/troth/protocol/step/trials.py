@@ -217,14 +217,7 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
     Charges that were brought, and those against owners of parts whose numbers look wrong, are decided or dismissed; those that
     recomputing brings up count if a quorum votes on them. Ballots on anything else are dropped before they are counted.
     """
-    tally: dict[Charge, Tally] = {charge: defaultdict(set) for charge in docket.to_decide}
-    for voter, announced in votes.items():
-        vote = said_as(announced, Vote)
-        if voter in roster.members and len(vote.ballots) <= docket.most_ballots:
-            for charge, opinion in opinions(vote).items():
-                # Whoever is banned cannot be banned again.
-                if docket.admits(charge) and charge.target not in roster.banned:
-                    tally.setdefault(charge, defaultdict(set))[opinion].add(voter)
+    tally = _tally(votes, roster, docket)
     judgements = []
     for charge in sorted(tally, key=Charge.order):
         voters = tally[charge]
@@ -242,6 +235,19 @@ def judge(attempt: int, votes: Mapping[PeerId, Announced], roster: Roster, docke
             about = charge.accuser, charge.target, charge.kind, charge.step, charge.part
             judgements.append(Judgement(*about, attempt, decided, charge.message, state))
     return tuple(judgements)
+
+
+def _tally(votes: Mapping[PeerId, Announced], roster: Roster, docket: Docket) -> dict[Charge, Tally]:
+    """Voters on every charge that counts."""
+    tally: dict[Charge, Tally] = {charge: defaultdict(set) for charge in docket.to_decide}
+    for voter, announced in votes.items():
+        vote = said_as(announced, Vote)
+        if voter in roster.members and len(vote.ballots) <= docket.most_ballots:
+            for charge, opinion in opinions(vote).items():
+                # Whoever is banned cannot be banned again.
+                if docket.admits(charge) and charge.target not in roster.banned:
+                    tally.setdefault(charge, defaultdict(set))[opinion].add(voter)
+    return tally
 
 
 class Trials:
@@ -303,21 +309,39 @@ class Trials:
         self._doubted[attempt] = docket.doubted, docket.empty
         shows = {j.part for j in new if j.banned is not None}  # other parts prove no ban, and are large
         self.disclosed = tuple(one for one in self.disclosed if one.attempt != attempt or one.part in shows)
-        self._strike_for_checks(new, docket)
+        self._strike_for_checks(new, votes, docket)
         cheated = {j.banned for j in new if j.banned is not None and j.kind == ChargeKind.AGGREGATE}
         withheld = {PeerId(j.target) for j in new if j.verdict == GuiltySide.WITHHELD}
         if cheated or withheld:
             self.strike(frozenset(cheated | withheld))
             raise AttemptAborted(cheated | withheld)
 
-    def _strike_for_checks(self, new: Sequence[Judgement], docket: Docket) -> None:
-        """Strike whoever found fault with a leaf of a part in which a quorum finds none; and the owner where none decides: it can
-        disclose to some only. Else a dispute, which costs as much as a step, would be for free (SPEC V4)."""
+    def _strike_for_checks(self, new: Sequence[Judgement], votes: Mapping[PeerId, Announced], docket: Docket) -> None:
+        """Strike whoever found fault with a leaf of a part, if an honest juror finds none, and the owner, if one finds some or
+        saw nothing; both, if nobody can tell. Else a dispute, which costs as much as a step, would be for free (SPEC V4).
+
+        More than `L` jurors are needed, and no quorum: where an honest machine is down, liars who do not vote leave no quorum."""
         for part, checker in docket.checks.items():
             about = [j for j in new if j.part == part and j.step == docket.step]
-            verdicts = [j.verdict for j in about if j.kind == ChargeKind.AGGREGATE]
-            if not any(j.banned is not None for j in about) and GuiltySide.WITHHELD not in verdicts:
-                self.strike(frozenset({checker if GuiltySide.ACCUSER in verdicts else docket.owners[part]}))
+            banned = any(j.banned is not None for j in about)
+            if not banned and GuiltySide.WITHHELD not in (j.verdict for j in about if j.kind == ChargeKind.AGGREGATE):
+                self.strike(self._at_fault(part, checker, votes, docket))
+
+    def _at_fault(
+        self, part: int, checker: PeerId, votes: Mapping[PeerId, Announced], docket: Docket
+    ) -> frozenset[PeerId]:
+        """The accuser of a part, its owner, or both; nobody, if a wrong report may have misled the accuser."""
+        tally, liars, owner = _tally(votes, self._roster, docket), self._roster.liars, docket.owners[part]
+        on_owner, wrong_reports = tally[docket.against_owner(part)], defaultdict[PeerId, set[PeerId]](set)
+        for charge, voters in tally.items():
+            if charge.kind == ChargeKind.REPORT and charge.part == part:
+                wrong_reports[charge.target] |= _voters(voters, GuiltySide.ACCUSED)
+        if any(len(voters) > liars for voters in wrong_reports.values()):
+            return frozenset()
+        right = len(_voters(on_owner, GuiltySide.ACCUSER)) > liars
+        wrong = len(_voters(on_owner, GuiltySide.ACCUSED, GuiltySide.WITHHELD)) > liars
+        found = {one for one, at_fault in ((checker, right), (owner, wrong)) if at_fault}
+        return frozenset(found or {checker, owner})
 
     def convict_equivocators(self, equivocations: Equivocations) -> None:
         """Ban equivocators without a vote: two signed messages for one slot prove the lie (SPEC Q6)."""

@@ -256,7 +256,8 @@ def test_counting_long_votes_on_many_charges_is_quick() -> None:
 def test_an_aggregate_whose_numbers_look_wrong_and_that_no_quorum_judged_is_undecided(
     cleared: int, withheld: int, doubted: bool, undecided: bool
 ) -> None:
-    """[G2] Too few clear it, so it must not move the model, and everyone audits; of an earlier attempt it does not matter."""
+    """[G2, R6] Too few clear it, so it must not move the model; of an earlier attempt it does not matter. Everyone audits, and
+    also where a quorum cleared it, since somebody's row made it look wrong."""
     against = Charge(None, OWNERS[0], ChargeKind.AGGREGATE, STEP, 0)
     verdicts = (GuiltySide.ACCUSER,) * cleared + (GuiltySide.WITHHELD,) * withheld
     cast = {
@@ -269,7 +270,45 @@ def test_an_aggregate_whose_numbers_look_wrong_and_that_no_quorum_judged_is_unde
     assert trials.undecided(1) is undecided
     assert not trials.undecided(2)
     record = msgspec.structs.replace(CLOSE, judgements=trials.judgements, updated=not undecided)
-    assert PendingAudits.after(record).everyone is undecided
+    assert PendingAudits.after(record).everyone is (undecided or cleared == 4)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "withheld", "misreported", "struck"),
+    [
+        (5, 0, 0, 0, "accuser"),
+        (3, 0, 0, 0, "accuser"),  # honest jurors, of whom some are gone; liars do not vote
+        (3, 1, 1, 0, "accuser"),  # liars do
+        (0, 2, 1, 0, "owner"),
+        (3, 0, 3, 0, "both"),  # shown to half of the jury, for an accuser that lies as well
+        (2, 0, 2, 0, "both"),
+        (0, 0, 0, 0, "both"),
+        (3, 0, 0, 3, "nobody"),  # the accuser was misled
+        (3, 0, 0, 2, "accuser"),
+    ],
+)
+def test_more_than_all_liars_decide_who_is_struck_over_a_leaf(
+    right: int, wrong: int, withheld: int, misreported: int, struck: str
+) -> None:
+    """[V4, N3] Among so many jurors one is honest; a quorum is not always left."""
+    owner, accuser, reporter = OWNERS[0], KEYS[3], OWNERS[1]
+    this = docket(
+        owners={0: owner},
+        doubted=frozenset({0}),
+        checks={0: accuser},
+        contributors=frozenset(OWNERS),
+        reports={reporter: blob_digest(reporter)},
+    )
+    verdicts = [GuiltySide.ACCUSER] * right + [GuiltySide.ACCUSED] * wrong + [GuiltySide.WITHHELD] * withheld
+    lied = Charge(None, reporter, ChargeKind.REPORT, STEP, 0, this.reports[reporter]).ballot(True)
+    cast = {
+        voter: announced(voter, Vote((this.against_owner(0).cast(verdict), *([lied] if k < misreported else []))))
+        for k, (voter, verdict) in enumerate(zip(KEYS, verdicts, strict=False))
+    }
+    trials = Trials(Roster(KEYS, byzantine=2))
+    trials.judge(1, {}, cast, this)
+    expected = {"accuser": {accuser}, "owner": {owner}, "both": {accuser, owner}, "nobody": set()}
+    assert trials.struck == expected[struck]
 
 
 @pytest.mark.parametrize(
