@@ -366,7 +366,7 @@ Code.known.update(float32=PLAIN, int8=Code(INT8, INT16, BLOCK))
 
 def _compiled(count: int) -> bool:
     """Whether so many numbers are enough for compiled loops: by the definition, one takes as long as several do elsewhere."""
-    return kernels.compiled(4 * count)
+    return kernels.compiled(8 * count)  # the leaves of a step too [V4]
 
 
 def elsewhere(device: torch.device) -> bool:

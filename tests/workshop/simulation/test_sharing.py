@@ -10,6 +10,7 @@ import torch
 
 from tests.protocol.small_runs import APART, SMALL, finished
 from troth.crypto import Identity, PeerId, Slot, derive, leaf_hash, tagged_hash
+from troth.protocol.core.parts import commit_parts
 from troth.protocol.core.records import decode_record
 from troth.protocol.step import disputes
 from troth.protocol.step.audits import AuditFinding, report_errors
@@ -178,3 +179,5 @@ def test_pieces_that_were_hashed_before_are_not_hashed_again() -> None:
     assert tools.cut(gradient_D, bounds) is noted
     assert tools.cut(gradient_D, (0, 3, 5)) is not noted
     assert tools.cut(gradient_D.clone(), bounds) is not noted
+    committed = commit_parts(gradient_D, bounds, tools).proven_parts
+    assert all(one.blob is blob for one, blob in zip(committed, noted, strict=True)), "asked for by that very tensor"

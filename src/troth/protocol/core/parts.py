@@ -55,8 +55,8 @@ def commit_parts(
 ) -> CommittedParts:
     """Round, cut and hash a gradient (SPEC C1, C4). `seed`: that of the gradient, from which its rounding is drawn."""
     if code is PLAIN:
-        sent_D, view = gradient_D.detach(), None
-        numbers_D = _as_read(sent_D, bounds)
+        sent_D, view = gradient_D, None  # the very tensor: its pieces may be hashed already
+        numbers_D = _as_read(sent_D.detach(), bounds)
     else:
         assert seed is not None
         ordinary_D = _as_read(gradient_D.detach(), (0, bounds[-1]))
