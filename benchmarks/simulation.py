@@ -8,10 +8,12 @@ import gc
 import time
 from collections.abc import Iterator
 from itertools import islice, pairwise
+from typing import get_args
 
 import torch
 
 from benchmarks.phases import by_phase
+from troth.options import CodeName
 from troth.workshop.simulation import ProtocolSimulation, Scenario, ServerSimulation
 from troth.workshop.simulation.report import StepReport
 
@@ -67,9 +69,10 @@ def _rate(simulation: ProtocolSimulation | ServerSimulation) -> tuple[float, flo
     return rate, last * rate
 
 
-def _phase_table(task: str, *, peers: int, device: str, steps: int) -> list[str]:
+def _phase_table(task: str, *, peers: int, device: str, steps: int, code: CodeName = Scenario.code) -> list[str]:
     """Milliseconds of a step: the whole step as it is, then by phase, and the trusted server's beside it."""
-    scenario = Scenario(task=task, peers=peers, device=device, steps=2 * steps + 4, evaluate_every=2 * steps + 4)
+    length = 2 * steps + 4
+    scenario = Scenario(task=task, peers=peers, device=device, steps=length, evaluate_every=length, code=code)
     began = time.perf_counter()
     simulation = ProtocolSimulation(scenario)
     ready = time.perf_counter() - began
@@ -124,8 +127,8 @@ def main() -> None:
     parser.add_argument("--peers", type=int, default=16)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=20)
-    options = parser.parse_args()
-    print("\n".join(_phase_table(options.task, peers=options.peers, device=options.device, steps=options.steps)))
+    parser.add_argument("--code", choices=get_args(CodeName), default=Scenario.code)
+    print("\n".join(_phase_table(**vars(parser.parse_args()))))
 
 
 if __name__ == "__main__":
