@@ -8,11 +8,11 @@ import gc
 import time
 from collections.abc import Iterator
 from itertools import islice, pairwise
-from typing import get_args
 
 import torch
 
 from benchmarks.phases import by_phase
+from troth.clip.blocks import Code
 from troth.options import CodeName
 from troth.workshop.simulation import ProtocolSimulation, Scenario, ServerSimulation
 from troth.workshop.simulation.report import StepReport
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--peers", type=int, default=16)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--code", choices=get_args(CodeName), default=Scenario.code)
+    parser.add_argument("--code", choices=list(Code.known), default=Scenario.code)
     print("\n".join(_phase_table(**vars(parser.parse_args()))))
 
 
