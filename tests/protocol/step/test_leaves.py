@@ -281,3 +281,11 @@ def draws() -> list[tuple[PeerId, PeerId]]:
 def test_nobody_looks_at_its_own_part_and_everybody_at_others(draws: list[tuple[PeerId, PeerId]]) -> None:
     assert all(owner != checker for owner, checker in draws)
     assert len({checker for _, checker in draws}) == CODED.peers
+
+
+def test_nobody_looks_at_two_leaves_while_somebody_looks_at_none(draws: list[tuple[PeerId, PeerId]]) -> None:
+    """[V4] A slow link that carries one in time may not carry four, and who is late has a dispute with honest owners."""
+    parts = len(draws) // 50
+    for first in range(0, len(draws), parts):
+        checkers = [checker for _, checker in draws[first : first + parts]]
+        assert len(set(checkers)) >= parts - 1, "the last part's owner may be the only one left"

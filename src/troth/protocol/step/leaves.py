@@ -43,16 +43,19 @@ class LeafFindings:
 
 
 def drawn_leaves(attempt: Attempt[T], key: Digest) -> list[LeafDraw]:
-    """Draw a leaf of each part, and a member that judges it: one that its owner can reach (SPEC F2). `key`: the projections',
-    which follows from coins A."""
-    form, found = attempt.context.peer.code.rows, []
+    """Draw a leaf of each part, and a member that judges it: one that its owner can reach (SPEC F2), and while there is one, that
+    looks at no other yet, since a link that carries one in time may not carry four. `key`: the projections', which follows
+    from coins A."""
+    form, found, busy = attempt.context.peer.code.rows, [], set[PeerId]()
     for part, owner in enumerate(attempt.owners):
         start, stop = attempt.span(part)
         able = sorted(attempt.members - {owner} - attempt.context.disputed_links.get(owner, frozenset()))
         if able:
+            free = [peer for peer in able if peer not in busy] or able
             leaves, draw = -(-form.length(stop - start) // LEAF_BYTES), stream(key, "leaf", part)
-            leaf, checker = (int(draw.integers(bound, 1)[0]) for bound in (leaves, len(able)))
-            found.append(LeafDraw(part, leaf, able[checker]))
+            leaf, checker = (int(draw.integers(bound, 1)[0]) for bound in (leaves, len(free)))
+            found.append(LeafDraw(part, leaf, free[checker]))
+            busy.add(free[checker])
     return found
 
 
