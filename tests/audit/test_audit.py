@@ -13,8 +13,12 @@ from tests.audit.forger import Forger
 from troth.audit import journal
 from troth.audit.folder import AuditOptions, audit
 from troth.audit.report import AuditReport, Check
+from troth.audit.retrace import Updates
+from troth.audit.walk import Walked
+from troth.evidence.recompute import Gradients
 from troth.network.disk import checkpoints
 from troth.network.disk.journal import Journal
+from troth.protocol.core.state import State
 from troth.workshop.simulation import Scenario
 
 
@@ -45,6 +49,24 @@ def test_a_folder_of_a_run_with_codes_is_right(tmp_path: Path, attack: str) -> N
     assert report.retraced == 11
     assert report.counts[Check.UPDATES]
     assert report.counts[Check.BANS] == 1
+
+
+def test_a_class_that_one_member_names_alone_shows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """[E6] It computes rightly, and names the class of a machine on which no gradient of the run comes out."""
+    coded = replace(SCENARIO, code="int8", task="quadratic:dimension=1600")
+    manifest = witnessed(tmp_path / "peer", coded)
+    own, keep, alone = bytes(range(32)), Walked.keep, manifest.run.founders[0]
+
+    def named(walked: Walked, state: State[Updates]) -> None:
+        keep(walked, state)
+        walked.classes[state.step - 1, alone] = own
+
+    monkeypatch.setattr(Walked, "keep", named)
+    monkeypatch.setattr(Gradients, "hardware_class", lambda _: own)
+    monkeypatch.setattr(Gradients, "root", lambda *_: bytes(32))
+    report = audit(tmp_path / "peer", manifest, AuditOptions(sample=1000))
+    assert_right(report)
+    assert any("other bits" in one.why for one in report.unchecked)
 
 
 def test_without_running_the_task_the_rest_is_checked(audited: Audit) -> None:

@@ -149,7 +149,7 @@ class Sampler:
         record, several = gradients.step, self._run.parameters.deviation is not None
         others = {PeerId(peer): root for peer, root in zip(record.contributors, record.roots, strict=True)}
         fit = [] if several else [p for p, root in others.items() if p not in banned and gradients.tells(p, root)]
-        own = not several and self._walked.classes.get((one.step, one.peer)) == gradients.hardware_class()  # [E6]
+        own = not several and self._is_of_the_run(gradients, one)  # [E6]
         if not fit and not own:
             raise _OtherBitsError
         if one.peer in banned:
@@ -162,6 +162,13 @@ class Sampler:
         else:  # a few liars could compute what this machine does, to make all others look guilty
             what = f"its gradient does not come out, and those of {', '.join(map(self._name, fit))} do: these or it are wrong"
             self._report.wrong(Check.GRADIENTS, where, what)
+
+    def _is_of_the_run(self, gradients: Gradients, one: _Drawn) -> bool:
+        """Whether the sender named this machine's class, and so many others that one is honest: a liar may name any."""
+        named = (self._walked.classes.get((one.step, PeerId(peer))) for peer in gradients.step.contributors)
+        mine = gradients.hardware_class()
+        here = [said == mine for said in named]
+        return self._walked.classes.get((one.step, one.peer)) == mine and sum(here) > self._run.parameters.byzantine
 
     # Updates
 

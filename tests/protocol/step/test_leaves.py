@@ -62,6 +62,22 @@ def test_an_owner_that_bends_one_number_within_its_rounding_is_banned(monkeypatc
     assert seen.agreement
 
 
+def test_an_owner_that_hides_the_leaf_too_is_banned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[V4, F1] Else it would hide that from one honest member after the other, until with half of them it was expelled."""
+    calls, right = bent(monkeypatch, 3), leaves.show_leaf
+
+    def hidden(proven: ProvenPart, leaf: int) -> ProvenPart:
+        shown = right(proven, leaf)
+        return ProvenPart(Blob(bytes(len(shown.blob))), shown.path) if 20 <= len(calls) <= 20 + CODED.peers else shown
+
+    monkeypatch.setattr(leaves, "show_leaf", hidden)
+    seen = finished(CODED)
+    (banned,) = [j for record in records(seen) for j in record.judgements if j.banned is not None]
+    assert (banned.kind, banned.verdict) == (ChargeKind.AGGREGATE, GuiltySide.ACCUSED)
+    assert not any(set(record.struck) - {banned.target} for record in records(seen))
+    assert seen.agreement
+
+
 def test_the_numbers_of_v2_do_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the test above can fail."""
     bent(monkeypatch, 3)
@@ -281,3 +297,11 @@ def draws() -> list[tuple[PeerId, PeerId]]:
 def test_nobody_looks_at_its_own_part_and_everybody_at_others(draws: list[tuple[PeerId, PeerId]]) -> None:
     assert all(owner != checker for owner, checker in draws)
     assert len({checker for _, checker in draws}) == CODED.peers
+
+
+def test_nobody_looks_at_two_leaves_while_somebody_looks_at_none(draws: list[tuple[PeerId, PeerId]]) -> None:
+    """[V4] A slow link that carries one in time may not carry four, and who is late has a dispute with honest owners."""
+    parts = len(draws) // 50
+    for first in range(0, len(draws), parts):
+        checkers = [checker for _, checker in draws[first : first + parts]]
+        assert len(set(checkers)) >= parts - 1, "the last part's owner may be the only one left"

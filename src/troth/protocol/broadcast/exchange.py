@@ -263,11 +263,14 @@ class PartExchange:
     def offered(
         self, slot: Slot, wanted: Collection[Delivery], fits: Callable[[Delivery, ProvenPart], bool]
     ) -> dict[Delivery, ProvenPart]:
-        """For each delivery, the first forwarded part that fits."""
+        """For each delivery, the first forwarded part that fits. Tables of other parts, which anybody can fill, are met once."""
+        tables: dict[int, list[dict[PeerId, ProvenPart]]] = {part: [] for part, _ in wanted}
+        for (about, _), said in self._shown[slot].items() if wanted else ():
+            if about in tables:
+                tables[about].append(said)
         found: dict[Delivery, ProvenPart] = {}
         for part, contributor in wanted:
-            shown = ((about, said) for (about, _), said in self._shown[slot].items())
-            offers = (said[contributor] for about, said in shown if about == part and contributor in said)
+            offers = (said[contributor] for said in tables[part] if contributor in said)
             right = next((offer for offer in offers if fits((part, contributor), offer)), None)
             found.update({} if right is None else {(part, contributor): right})
         return found
