@@ -38,7 +38,8 @@ OF_THE_LAB = (  # measured by the lab alone
     "slow-poison",
 )
 STUDIED = ("hide", "sandbagger")  # on their own pages; benchmarks/hidden_lies.py writes that of hide
-TRIED = tuple(name for name in ATTACKS if name not in (*OF_THE_LAB, *STUDIED))
+OF_CODES = tuple(name for name, attack in ATTACKS.items() if attack.needs_code)  # the lab's recipe codes-attacked
+TRIED = tuple(name for name in ATTACKS if name not in (*OF_THE_LAB, *STUDIED, *OF_CODES))
 
 
 Job = tuple[str | None, int]  # an attack, or none, and a seed

@@ -10,7 +10,9 @@ from benchmarks.marked import fill, filled, table
 DOCS = Path(__file__).parents[2] / "docs"
 MARKS = {
     "attacks/README.md": ("tried", "how long", "radius"),
+    "attacks/bend.md": ("measured",),
     "attacks/hide.md": ("measured",),
+    "attacks/spike.md": ("measured",),
     "ban-law.md": ("steps",),
     "door.md": (door.MARK,),
     "drop-outs.md": ("runs", "counts", "moments"),

@@ -1,20 +1,25 @@
 """Lies that codes make room for: what passes which check, and who is banned. [C4, V2, T6]"""
 
 import dataclasses
+import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from tests.protocol.small_runs import SMALL, finished, kept_promises, liars_gone
-from troth.clip.blocks import BLOCK, INT8, Code
+from tests.workshop.attacks.unguarded import look_at_nothing, read_as_it_stands
+from troth.clip.blocks import BLOCK, INT8, INT16, Blocks, Code
 from troth.clip.centered_clip import judge_center
-from troth.clip.fast import acquitted_center
+from troth.clip.exact import exact_norm
+from troth.clip.fast import acquitted_center, centered_clip
 from troth.clip.rounded_center import CONVICT_ROUNDING, acquits
 from troth.crypto import derive
+from troth.protocol.step import step
 from troth.protocol.wire.messages import ChargeKind
 from troth.workshop.attacks import ATTACKS, make_attack
-from troth.workshop.attacks.codes import bent, leaning, levers
+from troth.workshop.attacks.codes import Spike, bent, coarse, leaning, levers, rewritten, spiked
 from troth.workshop.simulation import ProtocolSimulation, Scenario, ScenarioError
 
 # P contributors, D coordinates
@@ -114,3 +119,145 @@ def test_a_bend_needs_a_class_that_there_is() -> None:
         Scenario(code="int8", byzantine=3, attack="bend:target=10")
     with pytest.raises(Exception, match="target must not be negative"):
         make_attack("bend:target=-1")
+
+
+@pytest.mark.parametrize(("length", "right"), [(100.0, False), (300.0, False), (1000.0, True)])
+def test_the_dark_stays_dark_unless_an_aggregate_is_hundreds_of_times_as_long_as_tau(
+    length: float, right: bool
+) -> None:
+    """[T6] One number in each block is as large as can be; rows are clipped, and what rounding turns excuses the others."""
+    drawn, dark, size = torch.Generator().manual_seed(0), slice(100, 110), 4 * BLOCK
+    common_D, away_PD = torch.zeros(size), torch.randn(15, size, generator=drawn)
+    common_D[::BLOCK] = length / 2
+    away_PD[:, dark] = 0
+    rows_PD = common_D + 1.1 * away_PD / torch.linalg.vector_norm(away_PD, dim=1, keepdim=True)
+    center_D = acquitted_center(rows_PD, tau=1.0, code=CODE)
+    assert center_D is not None
+    center_D[dark.start] = torch.from_numpy(INT16.quanta(center_D))[dark.start]
+    assert acquits(rows_PD, center_D, tau=1.0, code=CODE) == right
+
+
+# Larger steps
+
+
+def off_by(rows_PD: Tensor, center_D: Tensor, rounding: float, tau: float = TAU) -> float:
+    """Residual over V2's tolerance, where an owner announces this rounding."""
+    residual, tolerance = judge_center(rows_PD, center_D, tau=tau, rounding=CONVICT_ROUNDING * rounding)
+    return residual / tolerance
+
+
+def test_larger_exponents_would_buy_tolerance() -> None:
+    """[C4, V2] Sixteen times as much; but nobody reads them."""
+    rows_PD, wanted_D = rows(), torch.zeros(SIZE)
+    wanted_D[:DARK] = 1
+    bent_D = bent(rows_PD, wanted_D, tau=TAU, code=coarse(4), share=0.6, each=False)
+    view = memoryview(rewritten(INT16.pack(bent_D), INT16, 4))
+    assert np.array_equal(read_as_it_stands(INT16, view), bent_D.numpy()), "no number is changed"
+    assert INT16.unpack(view) is None
+    assert INT16.rounding(view) == pytest.approx(16 * CODE.rounding(bent_D))
+    assert off_by(rows_PD, bent_D, INT16.rounding(view)) <= 0.6
+    assert off_by(rows_PD, bent_D, CODE.rounding(bent_D)) > 5
+    assert not acquits(rows_PD, bent_D, tau=TAU, code=CODE)
+
+
+@pytest.mark.parametrize("more", [1, 4, 9])
+def test_numbers_that_need_larger_exponents_cost_more_than_they_buy(more: int) -> None:
+    """[C4, V2, T6] The bend alone would be within what they buy; they themselves are off by hundreds of times that."""
+    rows_PD, wanted_D = rows(), torch.zeros(SIZE)
+    wanted_D[:DARK] = 1
+    bent_D = bent(rows_PD, wanted_D, tau=TAU, code=coarse(more), share=0.6, each=False)
+    spiked_D = spiked(bent_D, centered_clip(rows_PD, tau=TAU), more)
+    assert torch.equal(CODE.round_center(spiked_D), spiked_D), "its one form"
+    assert CODE.rounding(spiked_D) == pytest.approx(2**more * CODE.rounding(centered_clip(rows_PD, tau=TAU)))
+    assert off_by(rows_PD, bent_D, CODE.rounding(spiked_D)) <= 0.6
+    assert off_by(rows_PD, spiked_D, CODE.rounding(spiked_D)) > 100
+    assert not acquits(rows_PD, spiked_D, tau=TAU, code=CODE)
+
+
+def test_an_aggregate_in_another_form_is_held_by_nobody() -> None:
+    """[C4, A3, N1] Its owner is out, and no member any more; nobody is banned, since nothing was recomputed."""
+    simulation = finished(dataclasses.replace(CODED, attack="coarse"), until=liars_gone)
+    assert kept_promises(simulation) == {}
+    assert sorted(simulation.absent) == simulation.byzantine
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        ("coarse:what=spike", ChargeKind.AGGREGATE),  # [V2]
+        ("coarse:what=row", ChargeKind.REPORT),  # [V1] its owner counts it as zeros, and it says something else
+        ("spike", ChargeKind.GRADIENT),  # [D1]
+    ],
+)
+def test_who_makes_steps_larger_is_banned(spec: str, kind: ChargeKind) -> None:
+    simulation = finished(dataclasses.replace(CODED, attack=spec), until=liars_gone)
+    assert kept_promises(simulation) == dict.fromkeys(simulation.byzantine, kind)
+    if kind != ChargeKind.GRADIENT:
+        assert {ban.step for ban in simulation.bans} <= {CODED.attack_start, CODED.attack_start + 1}
+
+
+def read_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Blocks, "unpack", read_as_it_stands)
+
+
+def look_at_no_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "look_at_leaves", look_at_nothing)
+
+
+def test_if_every_form_were_read_leaves_would_still_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[V4, T6] Steps follow from the numbers, not from what the bytes say."""
+    read_everything(monkeypatch)
+    simulation = finished(dataclasses.replace(CODED, attack="coarse"), until=liars_gone)
+    assert kept_promises(simulation) == dict.fromkeys(simulation.byzantine, ChargeKind.AGGREGATE)
+
+
+def test_without_one_form_and_leaves_nobody_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[C4, V4] Else the tests before would prove nothing."""
+    read_everything(monkeypatch)
+    look_at_no_leaves(monkeypatch)
+    simulation = finished(dataclasses.replace(CODED, attack="coarse", steps=6))
+    assert kept_promises(simulation) == {}
+    assert simulation.absent == []
+
+
+def test_without_leaves_nobody_would_notice_a_bend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[V4] Public numbers do not show it."""
+    look_at_no_leaves(monkeypatch)
+    simulation = finished(dataclasses.replace(CODED, attack="bend", steps=6))
+    assert kept_promises(simulation) == {}
+    assert simulation.absent == []
+
+
+def test_who_bends_is_banned_when_a_leaf_is_drawn() -> None:
+    """[V4, T6] Here a part has one leaf: in the first step in which it owns one."""
+    simulation = finished(dataclasses.replace(CODED, attack="bend"), until=liars_gone)
+    assert kept_promises(simulation) == dict.fromkeys(simulation.byzantine, ChargeKind.AGGREGATE)
+    assert min(ban.step for ban in simulation.bans) == CODED.attack_start
+
+
+def spiking(scale: float) -> Tensor:
+    """Rows of whom the first seven spike, as codes hold them."""
+    rows_PD = rows()
+    sent_BD = Spike(scale).forge(rows_PD[:7], rows_PD[7:])
+    return torch.cat([torch.stack([CODE.round_row(row_D, bytes(8)) for row_D in sent_BD]), rows_PD[7:]])
+
+
+def test_a_spike_makes_the_step_larger_by_what_clipping_leaves_of_it() -> None:
+    """[A1] However large it is; without clipping, as much as it likes."""
+    usual, rounding = CODE.rounding(centered_clip(rows(), tau=TAU)), {}
+    for scale in (1e3, 1e6):
+        rows_PD = spiking(scale)
+        center_D = acquitted_center(rows_PD, tau=TAU, code=CODE)
+        assert center_D is not None
+        rounding[scale] = CODE.rounding(center_D)
+        assert rounding[scale] <= exact_norm(center_D) * math.sqrt(BLOCK) / 2**15
+        assert CODE.rounding(rows_PD.mean(dim=0)) > scale * usual
+    assert rounding[1e3] == rounding[1e6]
+    assert usual < rounding[1e3] <= 32 * usual
+
+
+def test_of_who_spikes_nothing_else_is_left() -> None:
+    """[C4] A block shares its exponent: beside such a number all others are zeros, but for chance."""
+    sent_D = spiking(1e3)[0]
+    assert bool(sent_D[::BLOCK].all())
+    assert int(sent_D.count_nonzero()) <= len(sent_D[::BLOCK]) + 3

@@ -57,6 +57,8 @@ ATTACKS: dict[str, type[GradientAttack]] = {
     "wary": at_times.Wary,
     "lean": codes.Lean,
     "bend": codes.Bend,
+    "coarse": codes.Coarse,
+    "spike": codes.Spike,
 }
 
 ATTACK_PLUGINS = "troth.attacks"  # entry points of installed packages

@@ -1,17 +1,31 @@
-"""Lies that codes make room for: rounding that leans one way, and aggregates that are bent within theirs (SPEC C4)."""
+"""Lies that codes make room for: rounding that leans one way, aggregates that are bent within theirs, exponents that are larger
+than they have to be, and numbers that make them so (SPEC C4)."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
 
+import msgspec
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from troth.clip.blocks import INT8, INT16, Code
+from troth.clip.blocks import BLOCK, INT8, INT16, Blocks, Code
 from troth.clip.centered_clip import measure_center, residual_tolerance, slack
 from troth.clip.exact import exact_norm
 from troth.clip.fast import centered_clip
 from troth.clip.rounded_center import CONVICT_ROUNDING, acquits
-from troth.crypto import Seed, Slot, derive, stream
+from troth.crypto import Seed, Slot, derive, merkle_tree, stream
+from troth.protocol.core.channel import AttemptView, Exchange, Scatter
+from troth.protocol.core.parts import ProvenPart, commit_parts
+from troth.protocol.core.roles import draw_roles
+from troth.protocol.wire.blob import Blob
+from troth.protocol.wire.messages import Center, Commit, Message
+from troth.protocol.wire.primitives import UNSHARED
 from troth.training import Problem, Task
 from troth.training.metrics import has_images
 from troth.training.optimizers import AdamW
@@ -151,3 +165,130 @@ class Bend(GradientAttack, behaves=BendingOwner, needs_code=True, shares=("share
     def check(self, task: Task, *, honest: int, colluders: int) -> None:
         if has_images(task.batch(stream(0, "bend"))):
             Backdoor(self.target).check(task, honest=honest, colluders=colluders)
+
+
+# Larger steps of the code, and with them larger tolerances. B blocks, C codes of a block
+
+
+@dataclass(frozen=True)
+class _Coarse(Blocks):
+    """The same blocks with exponents larger than they have to be: numbers that they can hold, not their bytes."""
+
+    more: int = 0
+
+    def exponents(self, numbers_D: NDArray[np.float32] | Tensor) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = np.minimum(super().exponents(numbers_D) + self.more, self.highest)
+        return found
+
+    def round(self, numbers_D: Tensor, key: bytes = b"") -> Tensor:
+        # Twice: the first may carry a block's largest number to the next power of two.
+        return torch.from_numpy(self.rounded(self.rounded(numbers_D.detach().numpy())))
+
+
+def coarse(more: int) -> Code:
+    """The code int8 with aggregates whose steps are 2^`more` times as large."""
+    return Code(INT8, _Coarse("int16", 16, more), BLOCK)
+
+
+def rewritten(view: memoryview, form: Blocks, more: int) -> bytes:
+    """Blocks with exponents that are by so much larger, and codes that are as much smaller, rounded down."""
+    width = form.bits // 8
+    packed = np.zeros((-(-len(view) // (1 + width * BLOCK)), 1 + width * BLOCK), np.uint8)
+    packed.reshape(-1)[: len(view)] = np.frombuffer(view, np.uint8)
+    packed[:, 0] = np.minimum(packed[:, 0].astype(np.int64) + more, form.highest)
+    codes_BC = np.ascontiguousarray(packed[:, 1:]).view(f"<i{width}") >> more
+    packed[:, 1:] = codes_BC.view(np.uint8)
+    return packed.tobytes()[: len(view)]
+
+
+def spiked(bent_D: Tensor, center_D: Tensor, more: int) -> Tensor:
+    """An aggregate in whose blocks the largest number is just so large that they need exponents by so much larger."""
+    spiked_D = bent_D.clone()
+    for start, quantum in zip(range(0, len(center_D), BLOCK), INT16.quanta_of_blocks(center_D).tolist(), strict=True):
+        place = start + int(center_D[start : start + BLOCK].abs().argmax())
+        spiked_D[place] = math.copysign(math.ldexp(quantum, more + INT16.bits - 2), float(center_D[place]))
+    return spiked_D
+
+
+class CoarseOwner(BendingOwner):
+    """As owner or contributor, has blocks say larger exponents than they need, or need larger ones."""
+
+    _parts_instead: Mapping[int, ProvenPart] = MappingProxyType({})
+
+    def _wrong(self, slot: Slot, part: int) -> Tensor:
+        rows_PD, bounds, attack = torch.stack(self._rows[part]), self._bounds(), self._collusion.attack
+        wanted_D = self._wanted(slot.step)[bounds[part] : bounds[part + 1]]
+        tau, code = self._tau(rows_PD.shape[1]), coarse(attack.more)
+        bent_D = bent(rows_PD, wanted_D, tau=tau, code=code, share=attack.share, each=False)
+        return bent_D if attack.what == "form" else spiked(bent_D, centered_clip(rows_PD, tau=tau), attack.more)
+
+    def _forge(self, slot: Slot, center: Center) -> Center:
+        attack = self._collusion.attack
+        if attack.what == "row":
+            return center
+        if attack.what == "spike":
+            return super()._forge(slot, center)
+        wrong_D = self._wrong(slot, center.part)
+        forged = Blob(rewritten(INT16.pack(wrong_D), INT16, attack.more))
+        self._forged = {**self._forged, center.part: forged}
+        return Center(center.part, forged.digest, exact_norm(wrong_D), INT16.rounding(forged.view))
+
+    def _instead(self, slot: Slot, message: Message) -> Message:
+        if isinstance(message, Commit) and message.root is not None and self._collusion.attack.what == "row":
+            return msgspec.structs.replace(message, root=self._another_root(slot))
+        return super()._instead(slot, message)
+
+    def _another_root(self, slot: Slot) -> bytes:
+        """Commit to a gradient of any batch, each part of it in another form."""
+        assert self._collusion.state is not None
+        assert self._collusion.problem is not None
+        state, problem, more = self._collusion.state(), self._collusion.problem, self._collusion.attack.more
+        bounds = draw_roles(self._run, state.roster, state.randomness, state.pending_audits).bounds
+        seed = Seed(derive(self._run.id, "coarse", slot.step, self._me))
+        gradient_D = problem.gradient(state.training.parameters_D, problem.batch(seed))[1]
+        right = commit_parts(gradient_D, bounds, UNSHARED, self._code, seed).proven_parts
+        blobs = [Blob(rewritten(proven.blob.view, INT8, more)) for proven in right]
+        spans = enumerate(pairwise(bounds))
+        root, paths = merkle_tree([UNSHARED.leaf(p, b - a, blobs[p].digest, INT8) for p, (a, b) in spans])
+        self._parts_instead = dict(enumerate(map(ProvenPart, blobs, paths)))
+        return root
+
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        if isinstance(blobs, Scatter) and self._parts_instead and self._active(slot.step):
+            parts = {part: (owner, self._parts_instead[part]) for part, (owner, _) in blobs.parts.items()}
+            blobs = replace(blobs, parts=parts)
+        return await super().exchange(slot, blobs, view)
+
+
+@dataclass(frozen=True)
+class Coarse(
+    GradientAttack,
+    behaves=CoarseOwner,
+    needs_code=True,
+    shares=("share",),
+    counts=("more",),
+    choices={"what": ("form", "spike", "row")},
+):
+    """bend with steps 2^`more` times too large: exponents not the least (what=form, or row), or large numbers (what=spike)"""
+
+    target: int = 0  # class that the trigger stands for
+    share: float = 0.6  # of what would be the tolerance
+    more: int = 4
+    what: str = "form"
+
+    def check(self, task: Task, *, honest: int, colluders: int) -> None:
+        Bend(self.target).check(task, honest=honest, colluders=colluders)
+
+
+@dataclass(frozen=True)
+class Spike(GradientAttack, needs_code=True, positive=("scale",), counts=("every",)):
+    """put a number `scale` times as long as the gradient into every `every`-th block: aggregates are to be rounded coarsely"""
+
+    scale: float = 1000.0
+    every: int = 1
+
+    def forge(self, own_BD: Tensor, honest_HD: Tensor) -> Tensor:
+        sent_BD, first = own_BD.clone(), slice(None, None, BLOCK * self.every)
+        length_B = self.scale * torch.linalg.vector_norm(own_BD, dim=1)
+        sent_BD[:, first] = length_B[:, None] * torch.where(honest_HD.mean(dim=0)[first] < 0, 1.0, -1.0)
+        return sent_BD
