@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.protocol.small_runs import SMALL, finished, kept_promises, liars_gone
-from troth.clip.blocks import BLOCK, INT8, Code
+from tests.protocol.small_runs import SMALL, finished, kept_promises, liars_gone, records
+from troth.clip.blocks import BLOCK, INT8, INT16, Code
 from troth.clip.centered_clip import judge_center
 from troth.clip.fast import acquitted_center
 from troth.clip.rounded_center import CONVICT_ROUNDING, acquits
-from troth.crypto import derive
+from troth.crypto import PeerId, derive
 from troth.protocol.wire.messages import ChargeKind
 from troth.workshop.attacks import ATTACKS, make_attack
-from troth.workshop.attacks.codes import bent, leaning, levers
+from troth.workshop.attacks.codes import bent, coarser, leaning, levers
 from troth.workshop.simulation import ProtocolSimulation, Scenario, ScenarioError
 
 # P contributors, D coordinates
@@ -107,6 +107,31 @@ def test_whoever_bends_breaks_no_promise(spec: str) -> None:
     simulation = finished(dataclasses.replace(CODED, attack=spec))
     kept_promises(simulation)
     assert simulation.stalled is None
+
+
+def test_coarser_numbers_are_malformed_and_mean_what_they_say() -> None:
+    """[C4] The same bytes, but for exponents and codes: whoever read them in any form would have these numbers."""
+    right_D = CODE.round_center(rows()[0])
+    coarse_D, raw = coarser(right_D, INT16, 6)
+    assert len(raw) == INT16.length(SIZE)
+    assert INT16.unpack(memoryview(raw)) is None
+    quanta_D = 2**6 * INT16.quanta(right_D)
+    assert torch.equal(coarse_D, torch.from_numpy((right_D.numpy() / quanta_D).round() * quanta_D).float())
+    assert INT16.rounding(memoryview(raw)) == pytest.approx(2**6 * INT16.rounding(INT16.pack(right_D)))
+
+
+def test_nobody_holds_a_coarse_aggregate() -> None:
+    """[A3, C4] Its owner is out, as if it had handed out none."""
+    simulation = finished(dataclasses.replace(CODED, attack="coarse", steps=6))
+    absent = {simulation.numbers[PeerId(peer)] for record in records(simulation) for peer in record.absent}
+    assert absent == set(simulation.byzantine)
+    assert kept_promises(simulation) == {}
+
+
+@pytest.mark.parametrize("by", [0, 16])
+def test_a_code_has_so_many_bits_to_lose(by: int) -> None:
+    with pytest.raises(Exception, match="by must be"):
+        make_attack(f"coarse:by={by}")
 
 
 def test_a_bend_needs_a_class_that_there_is() -> None:

@@ -57,6 +57,7 @@ ATTACKS: dict[str, type[GradientAttack]] = {
     "wary": at_times.Wary,
     "lean": codes.Lean,
     "bend": codes.Bend,
+    "coarse": codes.Coarse,
 }
 
 ATTACK_PLUGINS = "troth.attacks"  # entry points of installed packages

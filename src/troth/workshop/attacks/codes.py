@@ -1,17 +1,21 @@
-"""Lies that codes make room for: rounding that leans one way, and aggregates that are bent within theirs (SPEC C4)."""
+"""Lies that codes make room for: rounding that leans one way, aggregates that are bent within theirs, or written in another form
+(SPEC C4)."""
 
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from troth.clip.blocks import INT8, INT16, Code
+from troth.clip.blocks import BLOCK, INT8, INT16, Blocks, Code
 from troth.clip.centered_clip import measure_center, residual_tolerance, slack
 from troth.clip.exact import exact_norm
 from troth.clip.fast import centered_clip
 from troth.clip.rounded_center import CONVICT_ROUNDING, acquits
 from troth.crypto import Seed, Slot, derive, stream
+from troth.protocol.wire.blob import Blob
+from troth.protocol.wire.messages import Center
 from troth.training import Problem, Task
 from troth.training.metrics import has_images
 from troth.training.optimizers import AdamW
@@ -134,6 +138,40 @@ def _farthest(center_D: Tensor, aim_D: Tensor) -> Tensor:
     nearest_D, aimed_D = (center_D.double() / quanta_D).round(), aim_D / quanta_D
     codes_D = torch.where(up_D, aimed_D.floor().maximum(nearest_D), aimed_D.ceil().minimum(nearest_D))
     return codes_D * quanta_D
+
+
+class CoarseOwner(ShiftingOwner):
+    """As owner, hands out its aggregate in another form: with larger exponents than it needs, and rounded to these."""
+
+    def _forge(self, slot: Slot, center: Center) -> Center:
+        rows_PD, form = torch.stack(self._rows[center.part]), self._code.centers
+        assert isinstance(form, Blocks)
+        right_D = self._code.round_center(centered_clip(rows_PD, tau=self._tau(rows_PD.shape[1])))
+        coarse_D, raw = coarser(right_D, form, self._collusion.attack.by)
+        forged = Blob(raw)
+        self._forged = {**self._forged, center.part: forged}
+        return Center(center.part, forged.digest, exact_norm(coarse_D), form.rounding(forged.view))
+
+
+def coarser(numbers_D: Tensor, form: Blocks, by: int) -> tuple[Tensor, bytes]:
+    """Numbers as blocks hold them with exponents that are larger by so many, and the bytes, which are malformed (SPEC C4)."""
+    quanta_D, exponent_B = form.quanta(numbers_D) * 2**by, form.exponents(numbers_D) + by
+    codes_D = np.rint(numbers_D.numpy() / quanta_D).astype(f"<i{form.bits // 8}")
+    blocks = zip(exponent_B.tolist(), range(0, len(codes_D), BLOCK), strict=True)
+    raw = b"".join(bytes([exponent]) + codes_D[start : start + BLOCK].tobytes() for exponent, start in blocks)
+    return torch.from_numpy((codes_D * quanta_D).astype(np.float32)), raw
+
+
+@dataclass(frozen=True)
+class Coarse(GradientAttack, behaves=CoarseOwner, needs_code=True, counts=("by",)):
+    """as owner, write the aggregate with exponents that are larger by `by`, and so choose its own rounding"""
+
+    by: int = 6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.by >= INT16.bits:
+            raise ValueError(f"by must be from 1 to {INT16.bits - 1}, got {self.by}: a code has no more bits to lose")
 
 
 @dataclass(frozen=True)
