@@ -186,6 +186,8 @@ def test_a_plan_knows_its_tier() -> None:
         ({"tau": 0.0}, "tau must be above 0"),
         ({"tau_auto": 0.7}, "tau must be above 0"),
         ({"peers": 25}, "peers must be from 1 to 24"),
+        ({"peers": 0}, "peers must be from 1 to 24"),
+        ({"peers": 37, "code": "int8", "task": TASKS[5]}, "peers must be from 1 to 36"),
         ({"strangers": {7: (0.0, "honest")}}, "strangers need a probation"),
         ({"probation": 4, "leaves": {3: Departure(1.0)}}, "nobody else leaves"),
         ({"probation": 4, "strangers": {7: (0.0, "polite")}}, "no stranger behaves like 'polite'"),
