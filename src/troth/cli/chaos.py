@@ -34,8 +34,8 @@ def chaos(
     draw: Annotated[
         str,
         typer.Option(
-            help="Which kind of worlds: classic, wide (more of everything), beyond (safety alone is promised), or door "
-            "(strangers come)."
+            help="Which kind of worlds: classic, wide (more of everything), beyond (safety alone is promised), door "
+            "(strangers come), or slow (codes and local steps)."
         ),
     ] = "classic",
     minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes, whatever is left.")] = None,

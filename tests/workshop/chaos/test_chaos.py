@@ -22,7 +22,7 @@ from troth.evidence.file_format import from_text, to_text
 from troth.evidence.verify import UnprovedError, verify_ban
 from troth.protocol.core.records import encode_record
 from troth.workshop.attacks.broadcasts import WIRE_BEHAVIOURS
-from troth.workshop.chaos.draws import AWAKE, CLASSIC_ATTACKS, LATER_BEHAVIOURS, draw_plan, draw_wide
+from troth.workshop.chaos.draws import AWAKE, CLASSIC_ATTACKS, LATER_BEHAVIOURS, draw_plan, draw_slow, draw_wide
 from troth.workshop.chaos.judge import judge, play
 from troth.workshop.chaos.plan import Network, Plan
 from troth.workshop.chaos.plan_file import load
@@ -73,6 +73,12 @@ def test_an_owner_that_shows_its_parts_to_some_stops_nothing() -> None:
     """[T6, G2] Within the guarantee. It accuses somebody falsely; those who see its parts clear them, the others cannot tell, and
     neither are a quorum: the step moves nothing, and nothing is held against it."""
     assert judge(replace(draw_wide(11, steps=12), steps=5)).broken == []
+
+
+@pytest.mark.long
+def test_half_of_the_owners_may_name_an_honest_contributor() -> None:
+    """[N5] Beyond the guarantee: a liar, and a peer that lacks a part since its packets get lost. The run may stop."""
+    assert judge(replace(draw_slow(136, most_peers=7, steps=8), steps=2)).broken == []
 
 
 @pytest.mark.long

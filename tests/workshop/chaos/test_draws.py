@@ -9,12 +9,14 @@ import pytest
 
 from troth.workshop.attacks.door import DOOR_LIES
 from troth.workshop.chaos.draws import (
+    CODE_ATTACKS,
     DRAWS,
     LATER_BEHAVIOURS,
     WIDE_ATTACKS,
     draw_beyond,
     draw_door,
     draw_plan,
+    draw_slow,
     draw_wide,
 )
 from troth.workshop.chaos.judge import judge
@@ -26,6 +28,7 @@ from troth.workshop.simulation.exchange import DropOut
 WIDE = [draw_wide(seed) for seed in range(400)]
 BEYOND = [draw_beyond(seed) for seed in range(200)]
 DOOR = [draw_door(seed) for seed in range(200)]
+SLOW = [draw_slow(seed) for seed in range(200)]
 
 
 def test_the_worlds_of_old_stay_as_they_were() -> None:
@@ -40,7 +43,7 @@ def test_the_worlds_of_old_stay_as_they_were() -> None:
     assert digest == "29ce4c5b69360ce8911f4a2bda1d60e8ae815dd0c55ccb5e33a49dbe362af63a"
 
 
-@pytest.mark.parametrize("plans", [WIDE, BEYOND, DOOR], ids=["wide", "beyond", "door"])
+@pytest.mark.parametrize("plans", [WIDE, BEYOND, DOOR, SLOW], ids=["wide", "beyond", "door", "slow"])
 def test_every_world_can_be_played_and_written_down(plans: list[Plan]) -> None:
     assert [flaw(plan) for plan in plans if flaw(plan)] == []
     for plan in plans[:40]:
@@ -64,7 +67,7 @@ def test_wide_worlds_have_what_others_lack() -> None:
     assert not [plan for plan in large if plan.steps > 64]
     assert max(plan.peers for plan in WIDE) > 30
     assert {plan.task for plan in WIDE} == set(TASKS)
-    assert {attack for plan in WIDE for attack in plan.attacks.values()} == set(WIDE_ATTACKS)
+    assert {attack for plan in WIDE for attack in plan.attacks.values()} == {*WIDE_ATTACKS, *CODE_ATTACKS}
     assert {behaviour for plan in WIDE for liar in plan.liars.values() for behaviour in liar} >= LATER_BEHAVIOURS
     counts = Counter(
         waits=sum(plan.waits for plan in WIDE),
@@ -75,6 +78,27 @@ def test_wide_worlds_have_what_others_lack() -> None:
         safety=sum(not plan.within and not plan.fair for plan in WIDE),
     )
     assert min(counts.values()) > 5
+
+
+def test_on_slow_lines_are_codes_and_local_steps() -> None:
+    """With everything that other worlds have: liars that codes make room for, strangers, crashes, blackouts."""
+    coded = [plan for plan in SLOW if plan.code == "int8"]
+    both = [plan for plan in coded if plan.local_steps > 1]
+    assert not [plan for plan in SLOW if plan.code != "int8" and plan.local_steps == 1]
+    assert len(both) > len(SLOW) / 2
+    assert {attack for plan in SLOW for attack in plan.attacks.values()} >= {*CODE_ATTACKS}
+    assert not [plan for plan in [*WIDE, *DOOR, *SLOW] if plan.leans and (plan.spikes or plan.strangers)]
+    counts = Counter(
+        leans=sum(plan.leans for plan in coded),
+        strangers=sum(bool(plan.strangers) for plan in both),
+        crashes=sum(bool(plan.crashes) for plan in both),
+        blackouts=sum(bool(plan.blackout) for plan in both),
+        within=sum(plan.within and bool(plan.liars) for plan in both),
+    )
+    assert min(counts.values()) > 5
+    lies = plan_of(attacks={0: "bend"})
+    assert "unknown attack 'bend'" in (flaw(lies) or ""), "without a code there is nothing to lie about"
+    assert flaw(replace(lies, code="int8", task=TASKS[5])) is None
 
 
 def test_beyond_the_guarantee_are_all_liars_and_a_crash() -> None:
@@ -162,6 +186,8 @@ def test_a_plan_knows_its_tier() -> None:
         ({"tau": 0.0}, "tau must be above 0"),
         ({"tau_auto": 0.7}, "tau must be above 0"),
         ({"peers": 25}, "peers must be from 1 to 24"),
+        ({"peers": 0}, "peers must be from 1 to 24"),
+        ({"peers": 37, "code": "int8", "task": TASKS[5]}, "peers must be from 1 to 36"),
         ({"strangers": {7: (0.0, "honest")}}, "strangers need a probation"),
         ({"probation": 4, "leaves": {3: Departure(1.0)}}, "nobody else leaves"),
         ({"probation": 4, "strangers": {7: (0.0, "polite")}}, "no stranger behaves like 'polite'"),
@@ -199,4 +225,4 @@ def test_safety_alone_is_promised_beyond() -> None:
 
 
 def test_each_draw_has_a_name() -> None:
-    assert list(DRAWS) == ["classic", "wide", "beyond", "door"]
+    assert list(DRAWS) == ["classic", "wide", "beyond", "door", "slow"]

@@ -1,7 +1,8 @@
 """One leaf of every part, drawn when all aggregates are fixed, and judged number by number by a drawn member (SPEC V4)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 import torch
@@ -10,7 +11,7 @@ from troth.clip.blocks import BLOCK, Form
 from troth.clip.rounded_center import ACCUSE_ROUNDING, farthest_number
 from troth.crypto import LEAF_BYTES, Digest, PeerId, digest_of_leaves, hashes_of_leaves, stream
 from troth.protocol.core.channel import Delivery, Forward, Said
-from troth.protocol.core.parts import ProvenPart, opens_digest
+from troth.protocol.core.parts import Bounds, ProvenPart, opens_digest
 from troth.protocol.step.attempt import Attempt, Reduced, Reported
 from troth.protocol.step.audits import COVER_AT, center_slack
 from troth.protocol.wire.blob import Blob
@@ -20,9 +21,7 @@ from troth.protocol.wire.messages import Accusation, Accuse, ChargeKind, Phase, 
 
 T = TypeVar("T")
 
-DOUBT = (
-    2 * COVER_AT
-)  # about reported distances: those off by less cost nobody anything, and are off in shares of all weights
+DOUBT = 2 * COVER_AT  # about reported distances: those off by less cost nobody anything, and a share of all weights
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,29 @@ class LeafFindings:
     wrong: frozenset[int] = frozenset()  # parts
     missing: frozenset[int] = (
         frozenset()
-    )  # parts whose owners showed none, or others than the contributors committed to
+    )  # parts of which none was shown, or another than the contributors committed to
 
 
 def drawn_leaves(attempt: Attempt[T], key: Digest) -> list[LeafDraw]:
+    """The leaves of an attempt. `key`: the projections', which follows from coins A."""
+    context = attempt.context
+    about = attempt.owners, context.roles.bounds, context.peer.code.rows
+    return draw_leaves(key, *about, attempt.members, context.disputed_links)
+
+
+def draw_leaves(
+    key: Digest,
+    owners: Sequence[PeerId],
+    bounds: Bounds,
+    form: Form,
+    members: Set[PeerId],
+    disputed_links: Mapping[PeerId, Set[PeerId]],
+) -> list[LeafDraw]:
     """Draw a leaf of each part, and a member that judges it: one that its owner can reach (SPEC F2), and while there is one, that
-    looks at no other yet, since a link that carries one in time may not carry four. `key`: the projections', which follows
-    from coins A."""
-    form, found, busy = attempt.context.peer.code.rows, [], set[PeerId]()
-    for part, owner in enumerate(attempt.owners):
-        start, stop = attempt.span(part)
-        able = sorted(attempt.members - {owner} - attempt.context.disputed_links.get(owner, frozenset()))
+    looks at no other yet, since a link that carries one in time may not carry four."""
+    found, busy = [], set[PeerId]()
+    for part, (owner, (start, stop)) in enumerate(zip(owners, pairwise(bounds), strict=True)):
+        able = sorted(members - {owner} - disputed_links.get(owner, frozenset()))
         if able:
             free = [peer for peer in able if peer not in busy] or able
             leaves, draw = -(-form.length(stop - start) // LEAF_BYTES), stream(key, "leaf", part)

@@ -9,7 +9,7 @@ from troth.crypto import PeerId
 from troth.protocol.broadcast.timeouts import Timeouts
 from troth.protocol.core.records import StepRecord
 from troth.protocol.core.roster import Roster, moves_with
-from troth.protocol.core.run import LeftOutError, StalledError
+from troth.protocol.core.run import LeftOutError, StalledError, effective_validators
 from troth.protocol.wire.messages import Phase
 from troth.protocol.wire.phases import PHASES
 from troth.workshop.chaos.world import BOUNDS, World
@@ -23,7 +23,7 @@ def progress(world: World) -> list[str]:
     """
     broken = []
     for number, why in sorted(world.stopped.items()):
-        if number in world.steady and isinstance(why, LeftOutError):
+        if number in world.steady and isinstance(why, LeftOutError) and not _may_name(world):
             broken.append(f"honest peer {number} was left out: {why}")
         elif number in world.steady and len(world.outcomes[number]) < len(world.records):
             broken.append(f"honest peer {number} stopped, and others went on: {why}")
@@ -33,8 +33,16 @@ def progress(world: World) -> list[str]:
 
 def excused(world: World) -> bool:
     """Whether the run may have stopped: more peers are gone than it promised to withstand."""
-    stopped = world.majority_lost or world.rests or _done(world)
+    stopped = world.majority_lost or world.rests or _done(world) or _may_name(world)
     return not world.plan.within and bool(_missing(world)) and stopped
+
+
+def _may_name(world: World) -> bool:
+    """Whether liars, and peers that the network fails, may be half of the owners: if they lack an honest contributor's part, or
+    say so, it is out (SPEC N5)."""
+    plan = world.plan
+    owners = plan.peers - effective_validators(plan.peers, world.run.parameters.validators)
+    return not plan.within and 2 * len(plan.lying | plan.network.unreached) >= owners
 
 
 def pauses(world: World) -> list[str]:

@@ -8,7 +8,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from troth.clip.rounded_center import acquits
+from troth.clip.centered_clip import judge_center
+from troth.clip.rounded_center import ACCUSE_ROUNDING, acquits
 from troth.crypto import PeerId
 from troth.protocol.core.parts import commit_parts
 from troth.protocol.core.records import MOST_OWED
@@ -23,8 +24,9 @@ from troth.protocol.core.roles import (
 )
 from troth.protocol.core.roster import Roster, lower_median, part_taus
 from troth.protocol.core.state import Outcome
+from troth.protocol.step.leaves import draw_leaves
 from troth.protocol.step.trials import AUDIT_KINDS
-from troth.protocol.wire.messages import GuiltySide
+from troth.protocol.wire.messages import Accuse, GuiltySide
 from troth.specs import parse_spec
 from troth.training.work import Training
 from troth.workshop.attacks import ATTACKS
@@ -169,13 +171,15 @@ def aggregates(world: World) -> list[str]:
     """Every part is the clipped centre of what contributors committed to: clipping bounds the harm of every step.
 
     Colluders that cover for each other pass, for their own parts alone, until they are audited (SPEC T7). `harm` bounds how
-    far those parts may be off. What a lazy stranger committed to that liars let in is known to nobody here.
+    far those parts may be off. What a lazy stranger committed to that liars let in is known to nobody here. A code's rounding
+    is judged as a whole, and number by number where an honest member looked (SPEC V4).
     """
     lazy = {peer for peer, number in world.numbers.items() if world.plan.strangers.get(number, (0, HONEST))[1] in LAZY}
     covers = {number: ATTACKS[parse_spec(attack)[0]].covers for number, attack in world.plan.attacks.items()}
     covering = {peer for peer, number in world.numbers.items() if covers.get(number)}
     broken, code = [], world.run.parameters.coding
-    for outcome in world.witness:
+    for drawn in _drawn_steps(world):
+        outcome = drawn.outcome
         if not outcome.record.updated or lazy & set(map(PeerId, outcome.record.contributors)):
             continue
         record, kept = outcome.record, outcome.state.audit_records[outcome.record.step]
@@ -183,18 +187,41 @@ def aggregates(world: World) -> list[str]:
         for peer in map(PeerId, record.contributors):
             gradient_D = world.right_gradient(outcome, peer)
             lies, seed = (peer, record.step) in world.forged, gradient_seed(kept.seed_randomness, peer)
-            sent_D = forged(gradient_D, seed, world.plan.spikes) if lies else gradient_D
+            sent_D = forged(gradient_D, seed, world.plan) if lies else gradient_D
             rows.append(commit_parts(sent_D, kept.bounds, code=code, seed=seed).numbers_D)
-        rows_PD = torch.stack(rows)
+        rows_PD, looked_at = torch.stack(rows), _looked_at(world, drawn)
         for part, ((start, stop), tau) in enumerate(
             zip(pairwise(kept.bounds), part_taus(kept.tau, kept.bounds), strict=True)
         ):
             if kept.owners[part] in covering:
                 continue
             center_D, part_PD = kept.aggregate_D[start:stop], rows_PD[:, start:stop]
-            if not acquits(part_PD, center_D, tau=tau, code=code, share=2):
+            if acquits(part_PD, center_D, tau=tau, code=code, share=2):
+                continue
+            rounding = ACCUSE_ROUNDING * code.rounding(center_D)
+            residual, tolerance = judge_center(part_PD, center_D, tau=tau, rounding=rounding)
+            if residual > tolerance or not code.rounds_centers:
                 broken.append(f"step {record.step}: the aggregate of part {part} is not the clipped centre")
+            elif part in looked_at:
+                broken.append(f"step {record.step}: part {part} has a number that is not where the rows pull it")
     return broken
+
+
+def _looked_at(world: World, drawn: _Drawn) -> set[int]:
+    """Parts of which an honest member saw the drawn leaf, which is all of them in worlds as small as these (SPEC V4)."""
+    code, outcome = world.run.parameters.coding, drawn.outcome
+    record, kept = outcome.record, outcome.state.audit_records[drawn.step]
+    heard = outcome.accuses[outcome.attempts - 1]
+    if not code.rounds_centers or {*record.banned, *record.expelled} & set(record.members) - heard.keys():
+        return set()  # some of these were out of the last attempt, and nothing says which
+    members = {PeerId(peer) for peer in record.members if peer in heard or peer not in record.absent}
+    about = kept.owners, kept.bounds, code.rows, members, drawn.roster.disputed_links()
+    found = set()
+    for draw in draw_leaves(kept.projection_key, *about):
+        said = heard[draw.checker].message if draw.checker in heard else None
+        if isinstance(said, Accuse) and draw.checker in world.honest and kept.owners[draw.part] not in said.unheard:
+            found.add(draw.part)
+    return found
 
 
 def harm(world: World) -> list[str]:

@@ -150,6 +150,7 @@ _FEW_PEERS = 6  # of these
 _QUIET = TASKS[4]  # nearly without noise, for a radius that is far below the gradients
 _SMALL_TAU = 1e-5
 _CODED_PEERS = 30  # at most, so that everybody owns a block
+CODE_ATTACKS = ("bend", "bend:share=0.9", "bend:each=true", "coarse")  # drawn where there is a code to lie about
 _NIGHT = (35.0, 95.0)  # seconds
 
 
@@ -217,9 +218,21 @@ def _with_few_contents(plan: Plan) -> Plan:
 def _with_codes(plan: Plan) -> Plan:
     """In every fourth world that is not large gradients and aggregates are sent as codes (SPEC C4)."""
     dice = Dice(stream(plan.seed, "codes"))  # a stream of its own: other worlds stay the same
-    if dice.pick(4) or plan.peers > _CODED_PEERS:
+    return plan if dice.pick(4) else _coded(dice, plan)
+
+
+def _coded(dice: Dice, plan: Plan) -> Plan:
+    """In every second world liars have the attacks that codes make room for, all together in half of these; in some, those whose
+    gradients are wrong lean."""
+    if plan.peers > _CODED_PEERS:
         return plan
-    return replace(plan, code="int8", task=TASKS[5 if dice.pick(3) else 6])
+    plan, attacks = replace(plan, code="int8", task=TASKS[5 if dice.pick(3) else 6]), dict(plan.attacks)
+    if dice.pick(2):
+        together, attack = dice.pick(2), CODE_ATTACKS[dice.pick(len(CODE_ATTACKS))]
+        for number in sorted(plan.liars):
+            attacks[number] = attack if together else CODE_ATTACKS[dice.pick(len(CODE_ATTACKS))]
+    leans = bool(plan.forge_from) and not plan.spikes and not plan.strangers and not dice.pick(2)
+    return replace(plan, attacks=attacks, leans=leans)
 
 
 def _with_lies(dice: Dice, plan: Plan) -> Plan:
@@ -323,6 +336,7 @@ def _one_by_one(dice: Dice, plan: Plan) -> Plan:
 # Worlds with an open door: strangers come, go and come again, some to cheat, while liars inside mislead them and members crash,
 # change their keys or lose power all at once.
 
+_DOOR_PEERS = 8  # at most, unless more are asked for
 _STEPS = 32  # at least: a stranger has to follow, wait for a draw, and work
 _PROBATION = (4, 12)  # steps
 _ARRIVAL = 12.0  # seconds
@@ -332,7 +346,7 @@ _AWAY = 40.0  # seconds, at most
 _REKEY_EVERY = 8  # updates, at most
 
 
-def draw_door(seed: int, *, least_peers: int = 4, most_peers: int = 8, steps: int = _STEPS) -> Plan:
+def draw_door(seed: int, *, least_peers: int = 4, most_peers: int = _DOOR_PEERS, steps: int = _STEPS) -> Plan:
     """Draw a classic world, every third a wide one, and up to four strangers, of whom every second is honest."""
     dice, steps = Dice(stream(seed, "door")), max(steps, _STEPS)
     draw = draw_plan if dice.pick(3) else draw_wide
@@ -354,7 +368,8 @@ def draw_door(seed: int, *, least_peers: int = 4, most_peers: int = 8, steps: in
     rekeying = Dice(stream(seed, "record keys"))
     rekey_every = 1 + rekeying.pick(_REKEY_EVERY) if rekeying.pick(2) else 0
     plan = replace(plan, probation=probation, strangers=strangers, leaves=leaves, rekey_every=rekey_every)
-    plan = _with_codes(with_walks(replace(plan, spikes=0.0)))  # strangers that lie turn their gradients around
+    plan = replace(plan, spikes=0.0, leans=False)  # strangers that lie turn their gradients around
+    plan = _with_codes(with_walks(plan))
     if not Dice(stream(seed, "calm")).pick(3):
         return _door_within(_calm(plan))
     return _door_within(plan) if dice.pick(2) else plan
@@ -410,9 +425,28 @@ def _door_within(plan: Plan) -> Plan:
     return replace(plan, strangers=strangers, leaves=leaves)
 
 
+# Runs over slow lines: gradients are codes, or contributions walks, or both.
+
+
+def draw_slow(seed: int, *, least_peers: int = 4, most_peers: int = 16, steps: int = 20) -> Plan:
+    """Draw a wide world, or every third at the door; half of them have codes and local steps, the others one of the two."""
+    dice = Dice(stream(seed, "slow lines"))
+    door, kind = not dice.pick(3), dice.pick(4)
+    if door:
+        plan = draw_door(
+            seed, least_peers=min(least_peers, _DOOR_PEERS), most_peers=min(most_peers, _DOOR_PEERS), steps=steps
+        )
+    else:
+        plan = draw_wide(seed, least_peers=least_peers, most_peers=most_peers, steps=steps)
+    if (kind != 0 or plan.peers > _CODED_PEERS) and plan.local_steps == 1:
+        plan = replace(plan, local_steps=2 + dice.pick(3))
+    return plan if kind == 1 or plan.code != Plan.code else _coded(dice, plan)
+
+
 DRAWS: dict[str, Callable[..., Plan]] = {
     "classic": draw_plan,
     "wide": draw_wide,
     "beyond": draw_beyond,
     "door": draw_door,
+    "slow": draw_slow,
 }

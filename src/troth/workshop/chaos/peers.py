@@ -270,7 +270,7 @@ class Liar:
         if step < self._forges_from or not self._free():
             return honest_D
         self._stage.world.forged.add((self._identity.peer, step))
-        return forged(honest_D, seed, self._stage.plan.spikes)
+        return forged(honest_D, seed, self._stage.plan)
 
     def _free(self) -> bool:
         """Whether it may lie now: a member that has just come back is audited (SPEC B4), and behaves."""

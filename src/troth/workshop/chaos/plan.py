@@ -183,6 +183,7 @@ class Plan:
     code: str = Parameters.code  # in which gradients and aggregates are sent (SPEC C4)
     local_steps: int = 1  # gradients that a contribution is the mean of (SPEC R2)
     spikes: float = 0.0  # wrong gradients are right but for one number of this size; 0: they are turned around
+    leans: bool = False  # wrong gradients are right but for their rounding, which leans one way (SPEC C4)
 
     @property
     def lying(self) -> frozenset[int]:

@@ -17,7 +17,7 @@ from troth.protocol.core.run import most_byzantine
 from troth.specs import parse_spec
 from troth.workshop.attacks.broadcasts import WIRE_BEHAVIOURS
 from troth.workshop.attacks.door import DOOR_LIES
-from troth.workshop.chaos.draws import WIDE_ATTACKS
+from troth.workshop.chaos.draws import CODE_ATTACKS, WIDE_ATTACKS
 from troth.workshop.chaos.plan import BEHAVIOURS, TASKS, Plan
 
 FORMAT = "troth/chaos/2"
@@ -97,8 +97,9 @@ def flaw(plan: Plan) -> str | None:
         return f"unknown task '{printable(plan.task[:_MOST_SHOWN])}'"  # any other name could be that of a file
     if plan.code not in Code.known:
         return f"unknown code '{printable(plan.code[:_MOST_SHOWN])}'"
-    if not 1 <= plan.peers <= (most := -(-DIMENSIONS[plan.task] // Code.known[plan.code].grain)):
-        return f"peers must be from 1 to {most}, got {plan.peers}"
+    blocks = -(-DIMENSIONS[plan.task] // Code.known[plan.code].grain)
+    if not 1 <= plan.peers <= blocks:
+        return f"peers must be from 1 to {blocks}, got {plan.peers}"
     if not 1 <= plan.steps <= MOST_STEPS:
         return f"steps must be from 1 to {MOST_STEPS}, got {plan.steps}"
     if not 1 <= plan.local_steps <= MOST_LOCAL_STEPS:
@@ -124,7 +125,7 @@ def flaw(plan: Plan) -> str | None:
     behaviours = sorted({name for liar in plan.liars.values() for name in liar} - {*WIRE_BEHAVIOURS, *DOOR_LIES})
     if behaviours:
         return f"unknown behaviour '{printable(behaviours[0][:_MOST_SHOWN])}'"
-    attacks = sorted(set(plan.attacks.values()) - set(WIDE_ATTACKS))
+    attacks = sorted(set(plan.attacks.values()) - {*WIDE_ATTACKS, *(CODE_ATTACKS if plan.code != Plan.code else ())})
     if attacks:
         return f"unknown attack '{printable(attacks[0][:_MOST_SHOWN])}'"
     return _wrong_number(plan)

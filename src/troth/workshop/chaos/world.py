@@ -25,6 +25,7 @@ from troth.protocol.recovery.builder import PeerBuilder
 from troth.protocol.wire.frames import CertifiedRecord, Packet, encode_in_pieces
 from troth.training import OPTIMIZERS, SCHEDULES, Problem, make_task
 from troth.training.work import Training, TrainingWork
+from troth.workshop.attacks.codes import leaning
 from troth.workshop.chaos.plan import HONEST, Deliver, Plan, deliveries
 from troth.workshop.chaos.virtual_time import VirtualLink, VirtualTime, Watch
 from troth.workshop.simulation.primitives import MemoPrimitives
@@ -33,9 +34,11 @@ BOUNDS = Timeouts(stretch=4.0, memory=1 << 22)
 FORGED = -10.0  # factor by which liars multiply their gradients
 
 
-def forged(honest_D: Tensor, seed: Seed, spike: float) -> Tensor:
-    """What a liar sends in place of this gradient: it turned around, or one number of it that is huge."""
-    if not spike:
+def forged(honest_D: Tensor, seed: Seed, plan: Plan) -> Tensor:
+    """What a liar sends in place of this gradient: it turned around, rounded towards zero, or with one number that is huge."""
+    if plan.leans:
+        return leaning(honest_D, honest_D < 0)
+    if not (spike := plan.spikes):
         return honest_D * FORGED
     sent_D = honest_D.clone()
     sent_D[int.from_bytes(seed[:4]) % len(sent_D)] = spike

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from tests.workshop.chaos.planted import announcing, door, judging, recovery
+from tests.workshop.chaos.planted import announcing, codes, door, judging, recovery
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -62,9 +62,15 @@ PLANTED: Mapping[str, Plant] = {
     "a ban that rests on judgement is a liar less": recovery.refutable_bans_lower_l,
     "a pause outrun": recovery.pause_without_rest,
     "a walk begins with moments of its own": judging.walks_from_moments_of_their_own,
+    "gradients rounded by private numbers": codes.rounded_privately,
+    "aggregates read in whatever exponents": codes.any_exponents,
+    "drawn leaves not judged": codes.leaves_unjudged,
+    "jurors judge no single number": codes.judged_as_a_whole,
 }
 
 NOT_PLANTED: Mapping[str, str] = {  # with the reason
+    "a gradient's code of −128, or with a larger exponent than it needs, is read": "It breaks nothing: all read the same "
+    "numbers, and audits compare bytes. tests/clip/test_blocks.py has it.",
     "votes counted from those who are out since an earlier attempt of the same step": "It breaks nothing: a verdict needs a "
     "quorum of the members at step start, in or out (T4), and liars are fewer than that.",
     "a value, not a certificate, accepted one signature short": "It breaks nothing: f liars make f − 1 signatures beside "

@@ -17,7 +17,7 @@ from troth.workshop.chaos.plan_file import load
 
 STEPS = 12
 LONGER = {"door": 24}  # a stranger has to follow, wait for a draw, and work
-SMALL = {"door": {"most_peers": 5}}  # else these would take long
+SMALL = {"door": {"most_peers": 5}, "slow": {"most_peers": 7}}  # else these would take long
 SEEDS = Path(__file__).parent.with_name("planted_seeds.json")
 
 Where = tuple[str, int, int] | str  # kind of worlds, seed and steps to play; or the file of a plan
