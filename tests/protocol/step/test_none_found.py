@@ -52,7 +52,7 @@ def _records(simulation: ProtocolSimulation) -> list[StepRecord]:
     return [decode_record(raw) for raw in simulation.trace]
 
 
-def _weak(rows_PD: Tensor, *, tau: float, share: float = 0.5) -> Tensor | None:  # noqa: ARG001 (as the solver is called)
+def _weak(rows_PD: Tensor, *, tau: float, **_: object) -> Tensor | None:
     """A solver that a spike defeats, and that knows it."""
     return None if float(rows_PD.abs().max()) >= _SIZE else centered_clip(rows_PD, tau=tau)
 
