@@ -19,8 +19,8 @@ from torch import Tensor
 
 from benchmarks.attack_pages import DOCS, LIARS, SEEDS, by_seed, machine
 from benchmarks.marked import fill, table
-from tests.workshop.attacks.unguarded import look_at_nothing, read_as_it_stands
-from troth.clip.blocks import INT16, Blocks, Code
+from tests.workshop.attacks.unguarded import look_at_nothing
+from troth.clip.blocks import INT16, Code
 from troth.clip.exact import exact_norm
 from troth.protocol.step import step
 from troth.workshop.simulation import ProtocolSimulation, Scenario, simulate
@@ -38,21 +38,17 @@ class Case:
 
     title: str
     attack: str | None = None
-    off: tuple[str, ...] = ()  # clauses that nobody follows
-    steps: int = 400
+    leaves: bool = True  # whether anybody looks at them (SPEC V4)
 
     def figures(self, seed: int) -> Figures:
         lies: dict[str, Any] = {} if self.attack is None else {"byzantine": LIARS, "attack": self.attack}
         with ExitStack() as without:
-            if "V4" in self.off:
+            if not self.leaves:
                 without.enter_context(mock.patch.object(step, "look_at_leaves", look_at_nothing))
-            if "C4" in self.off:
-                without.enter_context(mock.patch.object(Blocks, "unpack", read_as_it_stands))
             summary = simulate(
                 Scenario(
                     code="int8",
                     seed=seed,
-                    steps=self.steps,
                     attack_start=0,
                     metrics=("backdoor",),
                     evaluate_every=1000,
@@ -67,11 +63,7 @@ class Case:
 CASES = (
     Case("nobody lies"),
     Case("`bend:each=true`: passes V2, V4 and T6", "bend:each=true"),
-    Case("`bend`, without V4", "bend", ("V4",)),
-    *(
-        Case(f"`coarse:more={more}`, without V4 and C4, 200 steps", f"coarse:more={more}", ("V4", "C4"), 200)
-        for more in (4, 6, 8)
-    ),
+    Case("`bend`, if nobody looked at leaves (V4)", "bend", leaves=False),
 )
 
 
@@ -111,14 +103,10 @@ def figures(job: Job) -> Figures:
     return steps_of_codes(seed) if case is None else case.figures(seed)
 
 
-def seeds_of(case: Case | None) -> tuple[int, ...]:
-    return SEEDS if case is None or case.steps != 200 else SEEDS[:1]
-
-
 def write(found: Mapping[Job, Figures]) -> None:
     rows = []
     for case in CASES:
-        runs = [found[case, seed] for seed in seeds_of(case)]
+        runs = [found[case, seed] for seed in SEEDS]
         rows.append(
             (
                 case.title,
@@ -128,8 +116,8 @@ def write(found: Mapping[Job, Figures]) -> None:
             )
         )
     bends = f"""
-16 peers, {LIARS} of them bend from step 0 of 400 on, `--code int8`, digits, AdamW; seeds 0, 1, 2, or one number where they agree (200
-steps: seed 0). Trigger: share of test images of other classes that are taken for the target once they bear it. Written by
+16 peers, {LIARS} of them bend from step 0 of 400 on, `--code int8`, digits, AdamW; seeds 0, 1, 2, or one number where they agree.
+Trigger: share of test images of other classes that are taken for the target once they bear it. Written by
 `python -m benchmarks.code_lies` on {machine()}.
 
 {table(("who", "trigger, %", "accuracy, %", f"liars gone, of {LIARS}"), rows)}"""
@@ -146,7 +134,7 @@ one's length, in place of {100 * mean(run["calm"] for run in spikes):.4f} %. Wri
 
 
 def main() -> None:
-    jobs: list[Job] = [(case, seed) for case in (None, *CASES) for seed in seeds_of(case)]
+    jobs: list[Job] = [(case, seed) for case in (None, *CASES) for seed in SEEDS]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         write(dict(zip(jobs, pool.map(figures, jobs), strict=True)))
 
