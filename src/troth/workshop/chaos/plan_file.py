@@ -97,7 +97,8 @@ def flaw(plan: Plan) -> str | None:
         return f"unknown task '{printable(plan.task[:_MOST_SHOWN])}'"  # any other name could be that of a file
     if plan.code not in Code.known:
         return f"unknown code '{printable(plan.code[:_MOST_SHOWN])}'"
-    if not 1 <= plan.peers <= (most := -(-DIMENSIONS[plan.task] // Code.known[plan.code].grain)):
+    most = -(-DIMENSIONS[plan.task] // Code.known[plan.code].grain)
+    if not 1 <= plan.peers <= most:
         return f"peers must be from 1 to {most}, got {plan.peers}"
     if not 1 <= plan.steps <= MOST_STEPS:
         return f"steps must be from 1 to {MOST_STEPS}, got {plan.steps}"
