@@ -18,7 +18,6 @@ SLOW: dict[str, tuple[str, ...]] = {
         "troth new more.toml",
         "echo $?",
         "sed ",
-        "grep ",
     ),
     "docs/lab.md": ("troth lab run", "troth lab report"),
     "docs/door.md": ("troth join", "troth invite", "troth simulate"),
