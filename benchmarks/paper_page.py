@@ -29,13 +29,6 @@ def resnet_attacks(sweep: FinishedSweep) -> str:
     return table(("attack", "Troth", *_AFTER), rows)
 
 
-def resnet_others(sweep: FinishedSweep) -> str:
-    """The same with three liars, every tenth step, early and late; and nine peers of whom nobody lies."""
-    groups = [group for group in dict.fromkeys(run.labels["group"] for run in sweep.runs) if group != MAIN]
-    rows = [(group, _attack(run), *_after_attack(run, None)) for group in groups for run in _of(sweep, str(group))]
-    return table(("setting", "attack", *_AFTER), rows)
-
-
 def resnet_defences(sweep: FinishedSweep) -> str:
     """Final accuracy of every defence under every attack that it was run with, after the one before the attack."""
     runs = _of(sweep, MAIN)
@@ -63,7 +56,6 @@ def albert(sweep: FinishedSweep) -> str:
 
 SECTIONS: dict[str, tuple[str, Callable[[FinishedSweep], str]]] = {
     "resnet18 attacks": ("resnet18-cifar10", resnet_attacks),
-    "resnet18 others": ("resnet18-cifar10", resnet_others),
     "resnet18 defences": ("resnet18-cifar10", resnet_defences),
     "albert": ("albert-large", albert),
 }

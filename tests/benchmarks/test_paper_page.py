@@ -11,7 +11,7 @@ TEXT = """before
 <!-- resnet18 attacks -->
 <!-- end of resnet18 attacks -->
 between
-<!-- resnet18 others -->old<!-- end of resnet18 others -->
+<!-- resnet18 defences -->old<!-- end of resnet18 defences -->
 after
 """
 
