@@ -76,7 +76,7 @@ bench-audit: .venv/installed-dev ## an audit of 1,000 steps of 16 peers (some mi
 bench-codes: .venv/installed-dev ## how fast vectors become blocks of codes, and numbers again; rewrites benchmarks/results-codes.md
 	$(BIN)/python -m benchmarks.codes
 
-bench-door: .venv/installed-dev ## seats of an attacker with many names (some minutes); rewrites benchmarks/results-door.md and the table in docs/door.md
+bench-door: .venv/installed-dev ## seats of an attacker with many names (some minutes); rewrites benchmarks/results-door.md
 	$(BIN)/python -m benchmarks.door
 
 bench-newcomers: .venv/installed-dev ## strangers, a state of 200 MB, and donors and strangers that are killed (half an hour on idle cores); rewrites benchmarks/results-newcomers.md
@@ -112,7 +112,7 @@ attack-pages: .venv/installed-dev ## try every attack; rewrites the table of doc
 attack-studies: .venv/installed-dev ## how long liars last, radius; rewrites docs/attacks/README.md (an hour on two cores)
 	$(BIN)/python -m benchmarks.attack_studies
 
-lab-pages: .venv/installed-dev ## tables of docs/results/README.md from results/matrix, which troth lab run matrix makes (an hour on two cores)
+lab-pages: .venv/installed-dev ## ranking in docs/results/README.md from results/matrix, which troth lab run matrix makes (an hour on two cores)
 	$(BIN)/python -m benchmarks.lab_pages results/matrix
 
 paper-page: .venv/installed-dev ## tables of docs/results/paper.md, from the results that lie beside it

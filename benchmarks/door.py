@@ -1,5 +1,5 @@
-"""Seats that an attacker with many names gets, with and without the door: `make bench-door` writes benchmarks/results-door.md,
-docs/images/door.png, and the table in docs/door.md.
+"""Seats that an attacker with many names gets, with and without the door: `make bench-door` writes benchmarks/results-door.md and
+docs/images/door.png.
 
 `door_world` plays the runs, by the protocol's own rules. The table shows what strategies come to, and the one that is best for the
 attacker in full.
@@ -17,14 +17,13 @@ import numpy as np
 from rich.progress import Progress
 
 from benchmarks.door_world import FETCH, FOUNDERS, HASHES, STEPS, Course, Scene, World, without_door
-from benchmarks.marked import fill
 from troth.crypto import Digest, Identity, derive
 from troth.protocol.core.door import Door
 from troth.protocol.recovery.requests import Tickets
 from troth.workshop.simulation.stranger_specs import STRATEGIES
 
 ROOT = Path(__file__).parent.parent
-PAGE, RESULTS, PICTURE = ROOT / "docs/door.md", ROOT / "benchmarks/results-door.md", ROOT / "docs/images/door.png"
+RESULTS, PICTURE = ROOT / "benchmarks/results-door.md", ROOT / "docs/images/door.png"
 SHARES, NAMES, SEEDS = (0.1, 0.2, 0.3, 0.4), 1000, range(2)
 # How the attacker comes: what its machine hashes for one of a laptop, and whether honest strangers reach the door.
 WAYS: dict[str, tuple[float, bool]] = {
@@ -35,7 +34,6 @@ WAYS: dict[str, tuple[float, bool]] = {
 GOAL = 1.15  # most seats for the share of the compute, as a multiple
 FAR = 0.5  # of the best strategy's seats: one that has less with the first seed is not played with the others
 SHOWN = ("works", "turns", "stretches")  # strategies with a column of their own
-MARK = "ways, by make bench-door"
 
 
 @dataclass(frozen=True)
@@ -250,7 +248,6 @@ def main() -> None:
     began = time.perf_counter()
     found = play_all()
     RESULTS.write_text(results(found, time.perf_counter() - began), encoding="utf-8")
-    fill(PAGE, {MARK: table(found["ways"])})
     draw(found["ways"])
     print(RESULTS.read_text(encoding="utf-8"))
 

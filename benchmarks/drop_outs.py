@@ -5,10 +5,9 @@ checked against the design by rules that know nothing of how the protocol decide
 """
 
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -39,7 +38,7 @@ class Tally:
     bans: int = 0
     stopped: int = 0  # runs in which more than half of the members vanished within one step
     paused: int = 0  # steps that did not change the model, as too few contributed or could be spared to validate
-    dropped: Counter[str] = field(default_factory=Counter)  # drop-outs, by the call before which they happened
+    dropped: int = 0  # peers that stopped
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
@@ -93,7 +92,7 @@ def checked_run(seed: int) -> Tally:
         bans=len(simulation.bans),
         stopped=simulation.stalled is not None,
         paused=sum(not record.updated for record in records),
-        dropped=Counter(str(drop_out.call) for drop_out in _drop_outs(simulation).values()),
+        dropped=len(_drop_outs(simulation)),
     )
 
 
@@ -164,10 +163,9 @@ def main() -> None:
         PAGE,
         {
             "runs": f"""Written by `make drop-outs`: {total.runs:,} runs of up to {STEPS} steps with 4 to 16 peers, \
-{total.dropped.total():,} of
+{total.dropped:,} of
 whom stop for good at a random moment; in half of the runs there are liars too, with one of {len(ATTACKS)} attacks.""",
             "counts": table(("what", "how often"), [(what, f"{count:,}") for what, count in counts]),
-            "moments": table(("k", "drop-outs"), sorted(total.dropped.items())),
         },
     )
 

@@ -1,6 +1,6 @@
-"""Ranking of the defences, and every attack against every defence: `make lab-pages` writes them from results/matrix.
+"""Ranking of the defences: `make lab-pages` writes it from results/matrix.
 
-Both stand in docs/results/README.md, between the marks; the prose around them stays.
+It stands in docs/results/README.md, between the marks; the prose around it stays.
 """
 
 import argparse
@@ -116,18 +116,6 @@ def ranking_table(matrix: Matrix) -> str:
     return table(("", "defence", "points lost, mean of all attacks", "at most", "accuracy without attack, %"), rows)
 
 
-def matrix_table(matrix: Matrix) -> str:
-    """Points that every defence loses under every attack: the worst attack first, the best defence first."""
-    attacked = [cell for cell in matrix.cells if not cell.calm]
-    defences = [cells[0] for _, cells in _ranked(attacked, "defence")]
-    rows = []
-    for _, cells in reversed(_ranked(attacked, "attack")):
-        cell_of = {cell.defence: cell for cell in cells}
-        found = [cell_of[cell.defence] for cell in defences]
-        rows.append((_link(cells[0], "attack"), *(_signed(number(cell.points, 1), cell.runs) for cell in found)))
-    return table(("", *(_link(cell, "defence") for cell in defences)), rows)
-
-
 def _ranked(cells: Iterable[Cell], axis: str) -> list[tuple[float, list[Cell]]]:
     """Cells by their label on an axis, with the mean of the points lost; the least first."""
     found: dict[str, list[Cell]] = {}
@@ -141,25 +129,15 @@ def _link(cell: Cell, axis: str, marked: Sequence[FinishedRun] = ()) -> str:
     """A label with a link to its page, and behind it the signs of these runs."""
     run = cell.runs[0]
     page, label = _page(run, axis), str(run.labels[axis])
-    return _signed(f"[{label}](../{axis}s/{page}.md)" if page else label, marked)
-
-
-def _signed(text: str, runs: Sequence[FinishedRun]) -> str:
-    return f"{text} {marks(runs)}".rstrip()
+    return f"{f'[{label}](../{axis}s/{page}.md)' if page else label} {marks(marked)}".rstrip()
 
 
 # The page
 
 
 def write_page(matrix: Matrix, page: Path) -> None:
-    """Write both tables between the marks."""
-    tables = (_how(matrix), ranking_table(matrix), _legend(matrix.sweep), _MATRIX, matrix_table(matrix))
-    fill(page, {"ranking": "\n".join(tables)})
-
-
-_MATRIX = (
-    "Points lost, attack by attack; deviations, accuracy and bans are in the [tables](matrix/tables) of the report.\n"
-)
+    """Write the table between the marks."""
+    fill(page, {"ranking": "\n".join((_how(matrix), ranking_table(matrix), _legend(matrix.sweep)))})
 
 
 def _how(matrix: Matrix) -> str:

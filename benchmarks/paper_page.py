@@ -7,10 +7,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from benchmarks.ban_law import LIARS, by_coin, law, lawful, one_by_one
 from benchmarks.marked import filled, table
 from troth.errors import OperatorError
 from troth.workshop.lab.reading import FinishedRun, FinishedSweep, read_results
@@ -19,7 +15,6 @@ from troth.workshop.simulation import TROTH
 RESULTS = Path(__file__).parent.parent / "docs/results"
 PAGE = RESULTS / "paper.md"
 MAIN = "7 of 16"  # the group of the paper's figure
-_DRAWS = 100_000
 _GONE = ("liars banned", "all gone after", "others")  # titles of `_gone` …
 _AFTER = ("accuracy, %", "against no attack", "lowest", *_GONE)  # … and of `_after_attack`
 
@@ -34,13 +29,6 @@ def resnet_attacks(sweep: FinishedSweep) -> str:
     return table(("attack", "Troth", *_AFTER), rows)
 
 
-def resnet_others(sweep: FinishedSweep) -> str:
-    """The same with three liars, every tenth step, early and late; and nine peers of whom nobody lies."""
-    groups = [group for group in dict.fromkeys(run.labels["group"] for run in sweep.runs) if group != MAIN]
-    rows = [(group, _attack(run), *_after_attack(run, None)) for group in groups for run in _of(sweep, str(group))]
-    return table(("setting", "attack", *_AFTER), rows)
-
-
 def resnet_defences(sweep: FinishedSweep) -> str:
     """Final accuracy of every defence under every attack that it was run with, after the one before the attack."""
     runs = _of(sweep, MAIN)
@@ -50,28 +38,6 @@ def resnet_defences(sweep: FinishedSweep) -> str:
         found.setdefault(str(run.labels["defence"]), {})[_attack(run)] = _before_and_after(run)
     rows = [(defence, *(cells.get(attack, "") for attack in attacks)) for defence, cells in found.items()]
     return table(("defence", *attacks), rows)
-
-
-def bans(sweep: FinishedSweep) -> str:
-    """Steps until seven liars were gone: measured, by the law, one by one as in the paper, and by its fixed coin."""
-    coin, alone = by_coin(_DRAWS), one_by_one(_DRAWS)
-    measured = [
-        run
-        for run in sweep.runs
-        if run.config["defence"] == TROTH
-        and run.config["attack_every"] == 1
-        and len(run.outcome.liars) == len(run.liars_out) == LIARS
-    ]
-    rows = [("law: the first, and one step later all others", f"{1 / law(LIARS) + 1:.1f}", str(lawful(0.95)))]
-    if measured:
-        lasted = [_lasted(run) for run in measured]
-        which = f"measured, {_many(len(measured), 'run')} with the draws of {_many(len({run.seed for run in measured}), 'seed')}"
-        rows.insert(0, (which, f"{np.mean(lasted):.1f}", f"{max(lasted)} at most"))
-    rows += [
-        ("law for bans one by one", f"{np.mean(alone):.0f}", _p95(alone)),
-        ("the paper's coin, which stays as it was with sixteen peers", f"{np.mean(coin):.0f}", _p95(coin)),
-    ]
-    return table(("steps until all seven are gone", "mean", "95 % within"), rows)
 
 
 def albert(sweep: FinishedSweep) -> str:
@@ -90,9 +56,7 @@ def albert(sweep: FinishedSweep) -> str:
 
 SECTIONS: dict[str, tuple[str, Callable[[FinishedSweep], str]]] = {
     "resnet18 attacks": ("resnet18-cifar10", resnet_attacks),
-    "resnet18 others": ("resnet18-cifar10", resnet_others),
     "resnet18 defences": ("resnet18-cifar10", resnet_defences),
-    "bans": ("resnet18-cifar10", bans),
     "albert": ("albert-large", albert),
 }
 
@@ -154,14 +118,6 @@ def _loss_at_end(run: FinishedRun) -> str:
     if run.outcome.diverged_at is not None:
         return f"diverged at step {run.outcome.diverged_at:,}"
     return _loss(run.metrics["loss"])
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _p95(totals: NDArray[np.int64]) -> str:
-    return f"{np.percentile(totals, 95):.0f}"
 
 
 def page(text: str, results: Path) -> str:

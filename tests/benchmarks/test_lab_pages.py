@@ -83,21 +83,6 @@ def test_the_ranking(page: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_every_attack_against_every_defence(page: Path, tmp_path: Path) -> None:
-    """The worst attack first, the best defence first; a team has no page."""
-    write_page(read_matrix(made_matrix(tmp_path / "matrix")), page)
-    text = page.read_text()
-    assert (
-        "|  | [troth](../defences/troth.md) | [nnm + median](../defences/nnm.md) | [bulyan](../defences/bulyan.md) |"
-        in text
-    )
-    assert tables(text)[1] == [
-        ["[mimic](../attacks/mimic.md)", "3.0", "14.5", "27.0 †", "52.0"],
-        ["team", "1.0", "12.5", "25.0 †", "50.0"],
-        ["[alie](../attacks/alie.md)", "1.0", "12.5", "25.0 †", "50.0"],
-    ]
-
-
 def test_twice_is_the_same(page: Path, tmp_path: Path) -> None:
     matrix = read_matrix(made_matrix(tmp_path / "matrix"))
     write_page(matrix, page)

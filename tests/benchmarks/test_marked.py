@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import door
 from benchmarks.marked import fill, filled, table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -14,8 +13,7 @@ MARKS = {
     "attacks/hide.md": ("measured",),
     "attacks/spike.md": ("measured",),
     "ban-law.md": ("steps",),
-    "door.md": (door.MARK,),
-    "drop-outs.md": ("runs", "counts", "moments"),
+    "drop-outs.md": ("runs", "counts"),
     "promises.md": ("runs",),
     "results/README.md": ("ranking",),
     "theory.md": ("exponents", "variants"),

@@ -11,7 +11,7 @@ TEXT = """before
 <!-- resnet18 attacks -->
 <!-- end of resnet18 attacks -->
 between
-<!-- bans -->old<!-- end of bans -->
+<!-- resnet18 defences -->old<!-- end of resnet18 defences -->
 after
 """
 
@@ -42,7 +42,7 @@ def test_tables_come_from_the_results_and_prose_stays(tmp_path: Path) -> None:
     assert "| sign-flip | troth, τ = 1 | 88.5 | -1.5 |" in text
     assert "| 7 of 7 | 35 steps | 0 |" in text
     assert "| 2 of 7 |  | 1 |" in text  # and the honest peer that was banned shows
-    assert "| measured, 1 run with the draws of 1 seed | 35.0 | 35 at most |" in text
+    assert "old" not in text
     assert "between" in text
     assert text.endswith("after\n")
     assert page(text, tmp_path) == text
