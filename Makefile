@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-audit bench-codes bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap bench-page bench-page-cost help install demo test test-all test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies lab-pages paper-page fuzz audit-flips vectors clean
+.PHONY: promises nettest bench-audit bench-codes bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap bench-page bench-page-cost help install demo test test-all test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies codes-page lab-pages paper-page fuzz audit-flips vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -114,6 +114,9 @@ attack-studies: .venv/installed-dev ## how long liars last, radius; rewrites doc
 
 lab-pages: .venv/installed-dev ## ranking in docs/results/README.md from results/matrix, which troth lab run matrix makes (an hour on two cores)
 	$(BIN)/python -m benchmarks.lab_pages results/matrix
+
+codes-page: .venv/installed-dev ## the table of codes and local steps in docs/results/README.md, from docs/results/codes
+	$(BIN)/python -m benchmarks.codes_page
 
 paper-page: .venv/installed-dev ## tables of docs/results/paper.md, from the results that lie beside it
 	$(BIN)/python -m benchmarks.paper_page

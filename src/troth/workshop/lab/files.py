@@ -10,10 +10,10 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from troth.errors import OperatorError, printable
 from troth.files import MOST_BYTES, parse_toml
@@ -49,7 +49,7 @@ class SweepFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     axes: dict[str, list[Any]] = {}
     groups: list[GroupTable] = []
     compare: str = ""
-    paired: tuple[str, str] | None = None
+    paired: Annotated[tuple[str, ...], Meta(min_length=2)] | None = None  # each against the last
     expected: list[dict[str, Any]] = []
     fit: dict[str, Any] = {}
 

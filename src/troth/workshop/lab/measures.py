@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from troth.workshop.lab.reading import ExpectedResult, FinishedRun, Label
-from troth.workshop.lab.study import Study, make_metric, shared_metrics
+from troth.workshop.lab.study import Metric, Study, make_metric, shared_metrics
 from troth.workshop.lab.tables import Cell, Column, ResultTable, interval, mean, named, show, spread
 
 OUTSIDE, DIVERGED, HONEST, EVENLY = "†", "✕", "!", "○"
@@ -160,35 +160,50 @@ def _at_the_end(run: FinishedRun, entry: ExpectedResult) -> float | None:
 
 
 def paired_table(study: Study) -> ResultTable | None:
-    """Two defences, seed by seed."""
-    pair = study.sweep.file.paired
-    if pair is None or not {*pair} <= {*map(str, study.values.get("defence", []))}:
+    """Values of one axis against the last that the sweep names, seed by seed, in every metric that the runs have."""
+    if study.sweep.file.paired is None:
         return None
-    one, other = pair
-    metric, axes = study.metric, study.rest("defence")
+    *names, reference = study.sweep.file.paired
+    axis = next((axis for axis, values in study.values.items() if reference in map(str, values)), None)
+    if axis is None:
+        return None
+    axes = study.rest(axis)
     rows: list[tuple[Cell, ...]] = []
     for key, runs in study.cells(axes).items():
-        by_seed = [{run.seed: metric.scaled(run) for run in runs if run.labels["defence"] == name} for name in pair]
-        differences = [
-            first - second
-            for seed in sorted(by_seed[0].keys() & by_seed[1].keys())
-            if (first := by_seed[0][seed]) is not None and (second := by_seed[1][seed]) is not None
+        metrics = [make_metric(name) for name in shared_metrics(runs)]
+        by_name = {
+            name: {run.seed: run for run in runs if str(run.labels[axis]) == name} for name in (*names, reference)
+        }
+        rows += [
+            (*_shown(key), show(name), metric.name + metric.in_points, *found)
+            for name in names
+            for metric in metrics
+            if (found := _paired(metric, by_name[name], by_name[reference])) is not None
         ]
-        found = interval(differences)
-        if found is None:
-            rows.append((*_shown(key), mean(differences), None, None, None, None, len(differences)))
-        else:
-            rows.append((*_shown(key), found.mean, found.error, found.low, found.high, found.holds_zero, found.n))
-    digits = 3 if metric.share else None
-    names = ("mean difference", "standard error", "95 % from", "95 % to")
+    if not rows:
+        return None
+    columns = ("mean difference", "standard error", "95 % from", "95 % to", "0 inside", "seeds")
     return ResultTable(
         "paired",
-        f"{show(one)} minus {show(other)}, seed by seed",
-        f"Difference of the final {metric.name}{metric.in_points}, with Student's t-interval over "
-        "the seeds' differences. Where 0 is inside, the difference is within the seeds' noise.",
-        (*_axes(axes), *(Column(name, digits) for name in names), Column("0 inside"), Column("seeds")),
+        f"Minus {show(reference)}, seed by seed",
+        "Difference of the final metrics, with Student's t-interval over the seeds' differences. "
+        "Where 0 is inside, the difference is within the seeds' noise.",
+        (*_axes([*axes, axis]), Column("metric"), *map(Column, columns)),
         rows,
     )
+
+
+def _paired(metric: Metric, runs: dict[int, FinishedRun], others: dict[int, FinishedRun]) -> tuple[Cell, ...] | None:
+    """Mean difference of runs by seed, with its error, interval and number."""
+    differences = [
+        one - other
+        for seed in sorted(runs.keys() & others.keys())
+        if (one := metric.scaled(runs[seed])) is not None and (other := metric.scaled(others[seed])) is not None
+    ]
+    found = interval(differences)
+    if found is None:
+        return (differences[0], None, None, None, None, 1) if differences else None
+    return found.mean, found.error, found.low, found.high, found.holds_zero, found.n
 
 
 def failed_table(study: Study) -> ResultTable | None:

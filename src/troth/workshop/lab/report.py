@@ -167,7 +167,7 @@ def sections(study: Study) -> list[tuple[str, list[Block]]]:
         [
             ("Who withstands what", [block for one in heat_maps(study) for block in (one.picture(), one.table())]),
             ("Against published figures", [expected_table(study)]),
-            ("Two defences side by side", [paired_table(study)]),
+            ("Seed by seed", [paired_table(study)]),
             (f"Curves{more}", curves),
             ("Over numbers", axis_pictures(study)),
             ("Tables", [final_table(study), lost_table(study), ban_table(study)]),

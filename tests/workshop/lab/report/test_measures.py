@@ -128,11 +128,28 @@ def test_published_figures_beside_ours(tmp_path: Path) -> None:
 
 
 def test_two_defences_seed_by_seed(tmp_path: Path) -> None:
-    cells = by_cell(paired_table(study(tmp_path, toml='paired = ["troth", "mean"]')), labels=1)
+    cells = by_cell(paired_table(study(tmp_path, toml='paired = ["troth", "mean"]')), labels=3)
     # Differences −2 and 0: mean −1, standard error 1, and t with one degree of freedom is 12.7062.
-    assert cells["none",] == (*map(pytest.approx, (-1, 1, -13.7062, 11.7062)), True, 2)
-    assert cells["flip",] == (pytest.approx(77), None, None, None, None, 1), "one seed says nothing about noise"
+    calm, lied = (("none", "troth", "accuracy, points"), ("flip", "troth", "accuracy, points"))
+    assert cells[calm] == (*map(pytest.approx, (-1, 1, -13.7062, 11.7062)), True, 2)
+    assert cells[lied] == (pytest.approx(77), None, None, None, None, 1), "one seed says nothing about noise"
     assert paired_table(study(tmp_path)) is None
+
+
+def test_values_of_any_axis_against_the_last_in_all_metrics_of_their_task(tmp_path: Path) -> None:
+    """Tasks may differ in their metrics, and values may still be missing."""
+    runs = [
+        made_run({"task": task, "code": code, "seed": seed}) | {"metrics": dict.fromkeys(names, value)}
+        for task, names in (("digits", ("accuracy", "loss")), ("text", ("loss",)))
+        for code, value in (("float32", 0.5), ("int8", 0.75))
+        for seed in (0, 1)
+    ]
+    cells = by_cell(paired_table(study(tmp_path, runs, 'paired = ["int4", "int8", "float32"]')), labels=3)
+    assert {key: found[0] for key, found in cells.items()} == {
+        ("digits", "int8", "accuracy, points"): 25,
+        ("digits", "int8", "loss"): 0.25,
+        ("text", "int8", "loss"): 0.25,
+    }
 
 
 def test_the_heat_map_is_in_order_of_means_and_marked(tmp_path: Path) -> None:
