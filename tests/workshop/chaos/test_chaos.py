@@ -82,6 +82,12 @@ def test_half_of_the_owners_may_name_an_honest_contributor() -> None:
 
 
 @pytest.mark.long
+def test_a_stranger_banned_for_its_gradient_is_no_ban_too_many() -> None:
+    """[G4, J7] Its seat is gone with it. Here it turns once it is in, and a founder is banned before it."""
+    assert judge(replace(draw_slow(20006, most_peers=5, steps=8), steps=16)).broken == []
+
+
+@pytest.mark.long
 def test_equal_seeds_are_equal_worlds() -> None:
     def trace(seed: int) -> tuple[list[tuple[object, ...]], list[bytes]]:
         seen: list[tuple[object, ...]] = []

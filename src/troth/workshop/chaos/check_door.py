@@ -197,7 +197,7 @@ def seats(world: World) -> list[str]:
         if held != (count, byzantine, liars, quorum):
             wanted = f"{count}, {byzantine}, {liars} and {quorum}"
             broken.append(f"step {record.step}: seats, b, L and quorum should be {wanted}, and are {held}")
-        too_many = len(banned & (entered | first.keys())) > promised * (founders + len(entered - expelled)) // founders
+        too_many = len(banned & {*world.run.founders, *(entered - sure)}) > byzantine  # [G4]
         if record.alarm != too_many or (record.alarm and record is not world.records[-1]):
             broken.append(f"step {record.step}: {len(banned)} bans, and the alarm is {record.alarm}")
         late = {PeerId(key) for key in banned} & set(roster.members)

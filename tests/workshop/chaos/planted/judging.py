@@ -9,6 +9,7 @@ from unittest.mock import patch
 from torch import Tensor
 
 from tests.workshop.chaos.planted.replace import instead_of
+from troth.clip.blocks import Code
 from troth.clip.centered_clip import residual_tolerance
 from troth.clip.fast import centered_clip
 from troth.crypto import Seed
@@ -64,8 +65,8 @@ def banned_go_on_voting() -> Any:
 def speaks_without_judging_itself() -> Any:
     """Owners whose solver a huge number defeats announce what it gives."""
 
-    def weak(rows_PD: Tensor, tau: float) -> Tensor:
-        return rows_PD[0] if float(rows_PD.abs().max()) > 1e5 else centered_clip(rows_PD, tau=tau)
+    def weak(rows_PD: Tensor, tau: float, code: Code) -> Tensor:
+        return code.round_center(rows_PD[0] if float(rows_PD.abs().max()) > 1e5 else centered_clip(rows_PD, tau=tau))
 
     return instead_of(step_module.aggregate, weak)
 
