@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: promises nettest bench-audit bench-codes bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap bench-page bench-page-cost help install demo test test-all test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies codes-page lab-pages paper-page fuzz audit-flips vectors clean
+.PHONY: promises nettest bench-audit bench-codes bench-door bench-hostile bench-memory bench-newcomers bench-network bench-overlap bench-page bench-page-cost bench-slow-lines help install demo test test-all test-browser test-docs test-following test-seeds check bench ban-law drop-outs attack-pages attack-studies codes-page lab-pages paper-page fuzz audit-flips vectors clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -84,6 +84,9 @@ bench-newcomers: .venv/installed-dev ## strangers, a state of 200 MB, and donors
 
 bench-overlap: .venv/installed-dev ## gradients beside the protocol, on lines with delay (as root, with iproute2); rewrites benchmarks/results-overlap.md
 	$(BIN)/python -m benchmarks.overlap
+
+bench-slow-lines: .venv/installed-dev ## time to the same loss on lines of 20 and 100 Mbit/s, TEXT=file (as root, with iproute2; an hour on idle cores); rewrites benchmarks/results-slow-lines.md
+	$(BIN)/python -m benchmarks.slow_lines $(TEXT)
 
 bench-page-cost: .venv/installed-dev ## what the page costs peers that train, with three viewers and a stalled one (some minutes on idle cores); rewrites benchmarks/results-page-cost.md
 	$(BIN)/python -m benchmarks.page_cost

@@ -6,6 +6,7 @@ by the cables of tests/nettest. Rewrites benchmarks/results-overlap.md.
 
 import dataclasses
 import json
+import math
 import os
 import platform
 import secrets
@@ -77,8 +78,9 @@ def main() -> None:
 
 
 @contextmanager
-def lines() -> Iterator[list[str]]:
-    """A namespace for each peer, joined by cables that take half of the delay each, through a bridge; gone afterwards."""
+def lines(rate: float = math.inf, mtu: int = MTU) -> Iterator[list[str]]:
+    """A namespace for each peer, joined by cables that take half of the delay each, through a bridge; gone afterwards. `rate`:
+    bytes a second that each of them sends, and gets, at most."""
     name = f"troth-{os.getpid()}-{secrets.token_hex(3)}"
     hub, spaces = f"{name}-hub", [f"{name}-p{k}" for k in range(PEERS)]
     with ExitStack() as undo:
@@ -88,7 +90,7 @@ def lines() -> Iterator[list[str]]:
             _do("ip", "-n", space, "link", "set", "lo", "up")
         _do("ip", "-n", hub, "link", "add", "br0", "type", "bridge")
         cables = [
-            {"ends": [[space, "eth0"], [hub, f"p{k}"]], "delay_s": DELAY_S / 2, "jitter_s": 0.0}
+            {"ends": [[space, "eth0"], [hub, f"p{k}"]], "delay_s": DELAY_S / 2, "jitter_s": 0.0, "rate": rate}
             for k, space in enumerate(spaces)
         ]
         command = [sys.executable, "-m", "tests.nettest.cable", json.dumps(cables)]
@@ -99,14 +101,14 @@ def lines() -> Iterator[list[str]]:
         if "ready" not in cabling.stdout.readline():
             raise SystemExit("no cables: /dev/net/tun is needed")
         for k, space in enumerate(spaces):
-            _do("ip", "-n", hub, "link", "set", f"p{k}", "mtu", str(MTU), "master", "br0", "up")
-            _do("ip", "-n", space, "address", "add", f"{_host(k)}/24", "dev", "eth0")
-            _do("ip", "-n", space, "link", "set", "eth0", "mtu", str(MTU), "up")
+            _do("ip", "-n", hub, "link", "set", f"p{k}", "mtu", str(mtu), "master", "br0", "up")
+            _do("ip", "-n", space, "address", "add", f"{host(k)}/24", "dev", "eth0")
+            _do("ip", "-n", space, "link", "set", "eth0", "mtu", str(mtu), "up")
         _do("ip", "-n", hub, "link", "set", "br0", "up")
         yield spaces
 
 
-def _host(k: int) -> str:
+def host(k: int) -> str:
     return f"10.78.0.{k + 1}"
 
 
@@ -124,7 +126,7 @@ def _butterfly(namespaces: list[str]) -> float:
     with started("benchmarks.overlap_peers") as start:
         barrier = get_context("forkserver").Barrier(PEERS)
         pipes = [
-            start(butterfly_peer, space, rank, PEERS, SIZE, STEPS, f"{_host(rank)}:{PORT}", barrier)
+            start(butterfly_peer, space, rank, PEERS, SIZE, STEPS, f"{host(rank)}:{PORT}", barrier)
             for rank, space in enumerate(namespaces)
         ]
         addresses = [pipe.recv() for pipe in pipes]
@@ -138,7 +140,7 @@ def _butterfly(namespaces: list[str]) -> float:
 def _troth(namespaces: list[str], *, looks_ahead: bool) -> list[list[Step]]:
     """The steps of each peer, without the first ones, and without the last, with which the model is saved."""
     plan = SwarmPlan(peers=PEERS, seed=1)
-    founders = [dataclasses.replace(one, address=f"{_host(k)}:{PORT}") for k, one in enumerate(founders_of(plan))]
+    founders = [dataclasses.replace(one, address=f"{host(k)}:{PORT}") for k, one in enumerate(founders_of(plan))]
     options = ManifestOptions(steps=STEPS + 1, delta_s=2.0, compute_s=20.0, bulk_s=20.0)
     manifest = dataclasses.replace(build_manifest(TASK, founders, options).manifest, nonce=derive(0, "benchmark"))
     raw = manifest.to_toml().encode()

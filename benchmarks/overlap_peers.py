@@ -1,4 +1,4 @@
-"""The processes that `benchmarks.overlap` times, each in a network namespace of its own."""
+"""The processes that `benchmarks.overlap` and `benchmarks.slow_lines` time, each in a network namespace of its own."""
 
 import asyncio
 import ctypes
@@ -27,6 +27,7 @@ from troth.protocol.wire.primitives import Primitives
 from troth.training import Problem
 from troth.training.user_code import check_wanted
 from troth.training.work import Training, TrainingWork
+from troth.workshop.swarm_peers import live
 
 # D coordinates
 
@@ -103,6 +104,12 @@ def butterfly_peer(
     enter(namespace)
     torch.set_num_threads(1)
     parent.send(asyncio.run(bare(rank, peers, size, rounds, barrier, parent, listen, GRADIENT_S)))
+
+
+def swarm_peer(namespace: str, plan: bytes, manifest: bytes, out: str, number: int, parent: Connection) -> None:
+    """A peer as `troth swarm` runs it, with the coins of a simulation of the same seed."""
+    enter(namespace)
+    live(plan, manifest, ".", out, number, parent, evaluate_every=1 << 30, threads=1)
 
 
 def enter(namespace: str) -> None:

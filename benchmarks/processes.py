@@ -23,8 +23,9 @@ def own_manifest(raw: bytes, folder: Path = Path()) -> Manifest:
 
 
 @contextmanager
-def started(preload: str) -> Iterator[Start]:
-    """Starts processes whose functions are in this module; each gets its end of a pipe as the last argument."""
+def started(preload: str, patience_s: float = 30.0) -> Iterator[Start]:
+    """Starts processes whose functions are in this module; each gets its end of a pipe as the last argument. Those that have not
+    ended so long after the block are killed."""
     context, processes = get_context("forkserver"), list[BaseProcess]()
     context.set_forkserver_preload([preload])
 
@@ -39,7 +40,7 @@ def started(preload: str) -> Iterator[Start]:
     try:
         yield start
         for process in processes:
-            process.join(30)
+            process.join(patience_s)
     finally:
         for process in processes:
             if process.is_alive():
