@@ -62,22 +62,6 @@ def test_an_owner_that_bends_one_number_within_its_rounding_is_banned(monkeypatc
     assert seen.agreement
 
 
-def test_an_owner_that_hides_the_leaf_too_is_banned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """[V4, F1] Else it would hide that from one honest member after the other, until with half of them it was expelled."""
-    calls, right = bent(monkeypatch, 3), leaves.show_leaf
-
-    def hidden(proven: ProvenPart, leaf: int) -> ProvenPart:
-        shown = right(proven, leaf)
-        return ProvenPart(Blob(bytes(len(shown.blob))), shown.path) if 20 <= len(calls) <= 20 + CODED.peers else shown
-
-    monkeypatch.setattr(leaves, "show_leaf", hidden)
-    seen = finished(CODED)
-    (banned,) = [j for record in records(seen) for j in record.judgements if j.banned is not None]
-    assert (banned.kind, banned.verdict) == (ChargeKind.AGGREGATE, GuiltySide.ACCUSED)
-    assert not any(set(record.struck) - {banned.target} for record in records(seen))
-    assert seen.agreement
-
-
 def test_the_numbers_of_v2_do_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the test above can fail."""
     bent(monkeypatch, 3)

@@ -11,7 +11,7 @@ from troth.protocol.core.roster import far_parts
 from troth.protocol.core.state import AuditRecord, Disclosure
 from troth.protocol.step.attempt import Attempt, Reduced, Reported
 from troth.protocol.step.audits import ACCUSE_AT, audit, examine_part, report_errors, suspicious_parts
-from troth.protocol.step.leaves import heard_checks, looked_at
+from troth.protocol.step.leaves import heard_checks
 from troth.protocol.step.trials import (
     AUDIT_KINDS,
     Docket,
@@ -92,8 +92,8 @@ def docket_of(attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses
     centers = [reduced.clipped.centers[part] for part in range(len(attempt.owners))]
     doubted = suspicious_parts(reported.table, centers, context.taus, context.roles.bounds)  # [V2]
     doubted |= far_parts(reported.table, attempt.length, context.taus, context.roles.bounds)  # [V3]
-    heard_leaves = heard_checks(attempt, reduced, accuses)  # [V4]
-    doubted |= heard_leaves.keys()
+    checks = heard_checks(attempt, reduced, accuses)  # [V4]
+    doubted |= checks.keys()
     disputed = doubted | {charge.part for charge in charges if charge.part is not None}
     owners, tools = {part: attempt.owners[part] for part in sorted(disputed)}, context.peer.tools
     clips = {peer: message_of(said, tools) for peer, said in reduced.clipped.clips.items() if peer in owners.values()}
@@ -103,7 +103,7 @@ def docket_of(attempt: Attempt[T], reduced: Reduced, reported: Reported, accuses
         brought=(*audits, *charges),
         owners=owners,
         doubted=frozenset(doubted),
-        checks=looked_at(attempt, heard_leaves, accuses),
+        checks=checks,
         contributors=frozenset(attempt.roots),
         aggregates={part: aggregate_message(clips[owner], heard.get(owner)) for part, owner in owners.items()},
         reports={peer: message_of(report, tools) for peer, report in reports.items()} if owners else {},

@@ -38,9 +38,7 @@ class LeafFindings:
     """What one member found of the leaves that it was drawn for."""
 
     wrong: frozenset[int] = frozenset()  # parts
-    missing: frozenset[int] = (
-        frozenset()
-    )  # parts of which none was shown, or another than the contributors committed to
+    missing: frozenset[PeerId] = frozenset()  # owners that showed none, or others than the contributors committed to
 
 
 def drawn_leaves(attempt: Attempt[T], key: Digest) -> list[LeafDraw]:
@@ -99,7 +97,7 @@ async def look_at_leaves(attempt: Attempt[T], reduced: Reduced, reported: Report
     found = await peer.channel.exchange(attempt.slot(Phase.REPORT), exchange, attempt.view)
     here = [draw for draw in mine if all((draw.part, contributor) in found for contributor in attempt.roots)]
     wrong = frozenset(draw.part for draw in here if _is_wrong(attempt, draw, found, reduced, reported))
-    return LeafFindings(wrong, frozenset(draw.part for draw in mine if draw not in here))
+    return LeafFindings(wrong, frozenset(attempt.owners[draw.part] for draw in mine if draw not in here))
 
 
 def show_leaf(proven: ProvenPart, leaf: int) -> ProvenPart:
@@ -160,7 +158,7 @@ def _span(form: Form, leaf: int, size: int) -> tuple[int, int]:
 
 
 def heard_checks(attempt: Attempt[T], reduced: Reduced, accuses: Said) -> dict[int, PeerId]:
-    """Parts whose owner is accused by the member drawn for a leaf, with that member; others are not heard."""
+    """Parts whose leaf the member drawn for it accuses, with that member; others are not heard."""
     if not attempt.context.peer.code.rounds_centers:
         return {}
     step, clips, tools = attempt.context.state.step, reduced.clipped.clips, attempt.context.peer.tools
@@ -173,15 +171,6 @@ def heard_checks(attempt: Attempt[T], reduced: Reduced, accuses: Said) -> dict[i
     return heard
 
 
-def looked_at(attempt: Attempt[T], heard: Mapping[int, PeerId], accuses: Said) -> dict[int, PeerId]:
-    """Those of whom a leaf was seen: whoever says that none came is in a link dispute with the owner, and nobody is struck."""
-    return {
-        part: checker
-        for part, checker in heard.items()
-        if attempt.owners[part] not in said_as(accuses[checker], Accuse).unheard
-    }
-
-
 def charge_of(part: int, owner: PeerId, step: int, clip: Digest) -> Accusation:
-    """The accusation of an owner of having rounded a number of this part wrong, or hidden it; `clip`: the digest of its Clip."""
+    """The accusation of an owner of having rounded a number of this part wrong; `clip`: the digest of its Clip."""
     return Accusation(owner, ChargeKind.ROUNDING, step, part, clip)

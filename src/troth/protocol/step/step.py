@@ -376,15 +376,14 @@ async def check_and_accuse(
         for reporter in wrong_reporters(attempt, part, reduced, reported):
             payload = reported.announced[reporter].envelope.payload
             accusations.append(Accusation(reporter, ChargeKind.REPORT, step, part, context.peer.tools.digest(payload)))
-    for part in sorted(leaves.wrong | leaves.missing):
+    for part in sorted(leaves.wrong):
         owner = attempt.owners[part]
         clip = reduced.clipped.clips[owner].envelope.payload
         accusations.append(charge_of(part, owner, step, context.peer.tools.digest(clip)))
     if trials.audits_are_open and not context.peer.observing:
         accusations += await audit_targets(attempt)
     blame = context.peer.noticed.blame()  # [F1]
-    hidden = {attempt.owners[part] for part in leaves.missing}
-    unheard, incomplete = tuple(sorted(blame.unheard | hidden)), tuple(sorted(blame.incomplete))
+    unheard, incomplete = tuple(sorted(blame.unheard | leaves.missing)), tuple(sorted(blame.incomplete))
     basis = reported.basis(context.peer.tools)  # [E2]
     message = Accuse(tuple(accusations), attempt.coins.b, unheard, incomplete, basis)
     accuses = await context.peer.channel.announce(attempt.slot(Phase.ACCUSE), message, attempt.view)
