@@ -117,7 +117,7 @@ def write(found: Mapping[Job, Figures]) -> None:
         )
     bends = f"""
 16 peers, {LIARS} of them bend from step 0 of 400 on, `--code int8`, digits, AdamW; seeds 0, 1, 2, or one number where they agree.
-Trigger: share of test images of other classes that are taken for the target once they bear it. Written by
+Trigger: share of test images of other classes that are taken for the target once they bear it. The runs of
 `python -m benchmarks.code_lies` on {machine()}.
 
 {table(("who", "trigger, %", "accuracy, %", f"liars gone, of {LIARS}"), rows)}"""
@@ -127,7 +127,7 @@ Trigger: share of test images of other classes that are taken for the target onc
 In the first step of `troth simulate --code int8 --byzantine {LIARS} --attack spike --attack-start {START} --seed …`, against the same step without
 liars, seeds 0, 1, 2: steps of codes are {by_seed(f"{run['median']:.0f}" for run in spikes)} times as large in the median block, at most
 {by_seed(f"{run['most']:.0f}" for run in spikes)} times; rounding moves the aggregate by {100 * mean(run["spiked"] for run in spikes):.3f} % of the honest
-one's length, in place of {100 * mean(run["calm"] for run in spikes):.4f} %. Written by `python -m benchmarks.code_lies` on {machine()}.
+one's length, in place of {100 * mean(run["calm"] for run in spikes):.4f} %. The runs of `python -m benchmarks.code_lies` on {machine()}.
 """
     fill(DOCS / "spike.md", {"measured": spiked})
     print(bends, spiked)

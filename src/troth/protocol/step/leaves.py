@@ -85,13 +85,15 @@ async def look_at_leaves(attempt: Attempt[T], reduced: Reduced, reported: Report
     mine = [draw for draw in draws.values() if draw.checker == peer.me]
     wanted = [(draw.part, contributor) for draw in mine for contributor in attempt.roots]
 
-    looked_at: dict[int, tuple[ProvenPart, bool]] = {}  # an offer is looked at again whenever another comes
+    # An offer is asked about again whenever another comes. Each is kept, so that no other gets its address.
+    looked_at: dict[tuple[Delivery, int], tuple[ProvenPart, bool]] = {}
 
     def fits(delivery: Delivery, offer: ProvenPart) -> bool:
-        if id(offer) not in looked_at:
+        about = delivery, id(offer)
+        if about not in looked_at:
             leaf = draws[delivery[0]].leaf
-            looked_at[id(offer)] = offer, _leaf_of(attempt, delivery, leaf, offer) is not None
-        return looked_at[id(offer)][1]
+            looked_at[about] = offer, _leaf_of(attempt, delivery, leaf, offer) is not None
+        return looked_at[about][1]
 
     exchange = Forward(shown, wanted, fits, turn=1)
     found = await peer.channel.exchange(attempt.slot(Phase.REPORT), exchange, attempt.view)
@@ -137,9 +139,8 @@ def _is_wrong(
     rows_CD = torch.zeros(len(attempt.roots), last - first)
     for row_D, length, contributor in zip(rows_CD, said.lengths_P.tolist(), attempt.roots, strict=True):
         view = _leaf_of(attempt, (draw.part, contributor), draw.leaf, shown[draw.part, contributor])
-        numbers_D = (
-            None if view is None or length == 0 else form.unpack(view)
-        )  # a malformed part is zeros as a whole [C4]
+        # A malformed part is zeros as a whole [C4].
+        numbers_D = None if view is None or length == 0 else form.unpack(view)
         if numbers_D is not None:
             row_D.numpy()[:] = numbers_D
     if reduced.clipped.centers[draw.part].norm == 0:

@@ -72,9 +72,8 @@ class Docket:
     peers: int = 0  # peers that were ever members: the most parts that an earlier step can have
     silent: frozenset[PeerId] = frozenset()  # owners of disputed parts that were not heard in Accuse
     empty: frozenset[int] = frozenset()  # parts of zeros: their owners say that there is no aggregate (SPEC A7)
-    checks: Mapping[int, PeerId] = field(
-        default_factory=dict
-    )  # disputed parts, and who found fault with a leaf (SPEC V4)
+    # Disputed parts, and who found fault with a leaf of each (SPEC V4).
+    checks: Mapping[int, PeerId] = field(default_factory=dict)
 
     def admits(self, charge: Charge) -> bool:
         """Whether ballots on this charge count: others are dropped, so that padding costs nobody time (SPEC T4)."""
