@@ -161,8 +161,8 @@ def test_sha256_of_pieces_of_any_length(lengths: list[int]) -> None:
 @given(st.integers(1, 3), st.sampled_from([4, 28, 160]), seeds)
 def test_sha256_of_leaves_of_vectors(count: int, width: int, seed: int) -> None:
     """What a blob's digest is made of, span by span and vector by vector."""
-    host = [torch.from_numpy(any_bits(100, seed + k)) for k in range(count)]
-    vectors, bounds = [vector_D.to(DEVICE) for vector_D in host], (0, 120, 120, 397)
+    host = [torch.from_numpy(any_bits(100, seed + k)).view(torch.uint8) for k in range(count)]
+    vectors, bounds = [vector_D.to(DEVICE)[:397] for vector_D in host], (0, 120, 120, 397)
     starts_L, lengths_L = on_device._leaves(bounds, width)
     away_V = np.array([vector_D.data_ptr() - vectors[0].data_ptr() for vector_D in vectors]) // 4
     places_2N = there(np.stack([(away_V[:, None] + starts_L // 4).reshape(-1), np.tile(lengths_L, len(vectors))]))

@@ -212,7 +212,7 @@ def combine(
 
 
 def hashes_there(vector_D: Tensor) -> bool:
-    """Whether `begin_hashes` takes this vector."""
+    """Whether `begin_hashes` takes the bytes of this vector."""
     fits = vector_D.is_cuda and vector_D.dtype == torch.float32 and vector_D.is_contiguous()
     return fits and in_triton("triton_sha256") is not None
 
@@ -227,11 +227,14 @@ def leaf_places(vectors: Sequence[Tensor], bounds: Sequence[int], width: int) ->
 
 
 def begin_hashes(vectors: Sequence[Tensor], places_2N: Tensor) -> Tensor:
-    """N×8 int32, the eight words of SHA-256: of one vector after the other, span by span, every `width` bytes.
+    """N×8 int32, the eight words of SHA-256: of one vector of bytes after the other, span by span, every `width` bytes.
 
     Nothing waits for the device, on which they are computed: all together take as long as one. Spans begin with a word of the
-    vectors; their memory has to stay until then, and `hashes_there` holds for them."""
-    hashes_N8: Tensor = in_triton("triton_sha256").sha256(vectors[0].detach().view(torch.int32), *places_2N)
+    vectors; their memory, to the end of its last word, has to stay until then."""
+    first = vectors[0].detach()
+    words = torch.empty(0, dtype=torch.int32, device=first.device)  # of the same memory
+    words.set_(first.untyped_storage(), first.storage_offset() // 4, (-(-len(first) // 4),), (1,))
+    hashes_N8: Tensor = in_triton("triton_sha256").sha256(words, *places_2N)
     return hashes_N8
 
 

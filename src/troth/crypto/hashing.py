@@ -64,30 +64,31 @@ def blob_digest(blob: bytes | memoryview) -> Digest:
 
 
 def blob_digests(blobs: Sequence[bytes | memoryview]) -> list[Digest]:
-    """Digests of several blobs; threads share the chunks of all of them."""
-    views = [memoryview(blob) for blob in blobs]
-    hashes = _hashes([v[start : start + CHUNK_BYTES] for v in views for start in range(0, len(v), CHUNK_BYTES)])
-    return [digest_of_chunks(len(v), list(islice(hashes, -(-len(v) // CHUNK_BYTES)))) for v in views]
+    """Digests of several blobs."""
+    return [digest_of_leaves(len(blob), hashes) for blob, hashes in zip(blobs, hashes_of_leaves(blobs), strict=True)]
+
+
+def hashes_of_leaves(blobs: Sequence[bytes | memoryview]) -> list[bytes]:
+    """Of several blobs the hashes of all leaves, one after the other; threads share the chunks of all of them."""
+    cut = [_chunks(blob) for blob in blobs]
+    hashes = _in_chunks(_leaves_of, [chunk for chunks in cut for chunk in chunks])
+    return [b"".join(islice(hashes, len(chunks))) for chunks in cut]
 
 
 def chunk_hashes(blob: bytes | memoryview) -> list[bytes]:
     """Hashes of a blob's chunks, of `CHUNK_BYTES` each but the last: with them each chunk can be checked alone."""
-    view = memoryview(blob)
-    return list(_hashes([view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES)]))
+    return list(_in_chunks(chunk_hash, _chunks(blob)))
 
 
 def chunk_hash(chunk: bytes | memoryview) -> bytes:
     """Hash of one chunk."""
+    return hash_of_leaves(_leaves_of(chunk))
+
+
+def _leaves_of(chunk: bytes | memoryview) -> bytes:
+    """Hashes of a chunk's leaves, one after the other."""
     view = memoryview(chunk)
-    leaves = [_sha256(view[start : start + LEAF_BYTES]).digest() for start in range(0, len(view), LEAF_BYTES)]
-    return hash_of_leaves(b"".join(leaves))
-
-
-def hashes_of_leaves(blob: bytes | memoryview) -> bytes:
-    """Hashes of all leaves of a blob, one after the other."""
-    view = memoryview(blob)
-    leaves = [view[start : start + LEAF_BYTES] for start in range(0, len(view), LEAF_BYTES)]
-    return b"".join(in_turns(lambda leaf: _sha256(leaf).digest(), leaves, min(_CORES, len(leaves))))
+    return b"".join([_sha256(view[start : start + LEAF_BYTES]).digest() for start in range(0, len(view), LEAF_BYTES)])
 
 
 def hash_of_leaves(hashes: bytes) -> bytes:
@@ -108,10 +109,15 @@ def digest_of_chunks(length: int, hashes: Sequence[bytes]) -> Digest:
     return tagged_hash("troth/blob/1", length.to_bytes(8, "big"), *hashes)
 
 
-def _hashes(chunks: list[memoryview]) -> Iterator[bytes]:
+def _chunks(blob: bytes | memoryview) -> list[memoryview]:
+    view = memoryview(blob)
+    return [view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES)]
+
+
+def _in_chunks(hashed: Callable[[memoryview], bytes], chunks: list[memoryview]) -> Iterator[bytes]:
     """Hashes of chunks, on threads where that is more work than waking them."""
     much = sum(map(len, chunks)) > CHUNK_BYTES
-    return iter(in_turns(chunk_hash, chunks, min(_CORES, len(chunks)) if much else 1))
+    return iter(in_turns(hashed, chunks, min(_CORES, len(chunks)) if much else 1))
 
 
 def side_by_side(work: Callable[[A], R], questions: Sequence[A], most: int = 8) -> list[R]:

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from tests.protocol.small_runs import APART, SMALL, finished
+from troth.clip.blocks import Code
 from troth.crypto import Identity, PeerId, Slot, derive, leaf_hash, tagged_hash
-from troth.protocol.core.parts import commit_parts
+from troth.protocol.core.parts import commit_parts, part_bounds, rounding_key
 from troth.protocol.core.records import decode_record
 from troth.protocol.step import disputes
 from troth.protocol.step.audits import AuditFinding, report_errors
@@ -19,7 +20,7 @@ from troth.protocol.wire.phases import seal
 from troth.protocol.wire.primitives import Primitives
 from troth.training.work import TrainingWork
 from troth.workshop.simulation import ProtocolSimulation
-from troth.workshop.simulation.primitives import LockstepPrimitives, MemoPrimitives
+from troth.workshop.simulation.primitives import Cut, LockstepPrimitives, MemoPrimitives, Rounded
 
 
 @pytest.mark.long
@@ -164,20 +165,22 @@ def test_a_gradient_that_was_cut_is_let_go() -> None:
     """Where everyone audits, hundreds of gradients are recomputed in one step: together many gigabytes of a large model's."""
     tools, bounds = LockstepPrimitives(), (0, 2, 5)
     gradient_D = torch.arange(5.0)
-    assert [blob.digest for blob in tools.cut(gradient_D, bounds)] == [
-        blob.digest for blob in Primitives().cut(gradient_D, bounds)
-    ]
+    assert tools.cut(gradient_D, bounds)[1] == Primitives().cut(gradient_D, bounds)[1]
     gone = ref(gradient_D)
     del gradient_D
     assert gone() is None
 
 
-def test_pieces_that_were_hashed_before_are_not_hashed_again() -> None:
-    tools, bounds, gradient_D = LockstepPrimitives(), (0, 2, 5), torch.arange(5.0)
-    noted = Primitives().cut(gradient_D, bounds)
-    tools.was_cut(gradient_D, bounds, noted)
-    assert tools.cut(gradient_D, bounds) is noted
-    assert tools.cut(gradient_D, (0, 3, 5)) is not noted
-    assert tools.cut(gradient_D.clone(), bounds) is not noted
-    committed = commit_parts(gradient_D, bounds, tools).proven_parts
+@pytest.mark.parametrize("name", ["float32", "int8"])
+def test_pieces_that_were_hashed_before_are_not_hashed_again(name: str) -> None:
+    tools, code, gradient_D, seed = LockstepPrimitives(), Code.known[name], torch.arange(512.0), derive(1, "gradient")
+    bounds = part_bounds(512, 2, code)
+    key = rounding_key(code, seed)
+    _, noted = Primitives().cut(gradient_D, bounds, code.rows, key)
+    tools.was_cut(gradient_D, Cut(Rounded.begin(gradient_D, code.rows, key), bounds, noted))
+    assert tools.cut(gradient_D, bounds, code.rows, key)[1] is noted
+    assert tools.cut(gradient_D, (0, 255, 512), code.rows, key)[1] is not noted
+    assert tools.cut(gradient_D.clone(), bounds, code.rows, key)[1] is not noted
+    assert tools.cut(gradient_D, bounds, code.rows, derive(2, "rounding"))[1] is not noted, "rounded otherwise"
+    committed = commit_parts(gradient_D, bounds, tools, code, seed).proven_parts
     assert all(one.blob is blob for one, blob in zip(committed, noted, strict=True)), "asked for by that very tensor"

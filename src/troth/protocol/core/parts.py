@@ -54,25 +54,29 @@ def commit_parts(
     gradient_D: Tensor, bounds: Bounds, tools: Primitives = UNSHARED, code: Code = PLAIN, seed: Seed | None = None
 ) -> CommittedParts:
     """Round, cut and hash a gradient (SPEC C1, C4). `seed`: that of the gradient, from which its rounding is drawn."""
+    # The very tensor, wherever that can be: its pieces may be hashed already.
     if code is PLAIN:
-        sent_D, view = gradient_D, None  # the very tensor: its pieces may be hashed already
-        numbers_D = _as_read(sent_D.detach(), bounds)
+        _, blobs = tools.cut(gradient_D, bounds)
+        numbers_D = _as_read(gradient_D, bounds)
     else:
         assert seed is not None
-        ordinary_D = _as_read(gradient_D.detach(), (0, bounds[-1]))
-        sent_D, view = code.rows.round_and_pack(ordinary_D, derive(seed, "rounding"))
-        numbers_D = sent_D  # blocks hold no others
-    blobs = tools.cut(sent_D, bounds, code.rows, view)
+        ordinary_D = _as_read(gradient_D, (0, bounds[-1]))
+        numbers_D, blobs = tools.cut(ordinary_D, bounds, code.rows, rounding_key(code, seed))  # blocks hold no others
     leaves = [tools.leaf(p, b - a, blobs[p].digest, code.rows) for p, (a, b) in enumerate(pairwise(bounds))]
     root, paths = merkle_tree(leaves, tools.node)
     proven_parts = tuple(ProvenPart(blob, path) for blob, path in zip(blobs, paths, strict=True))
-    return CommittedParts(proven_parts, root, bounds, numbers_D)
+    return CommittedParts(proven_parts, root, bounds, numbers_D.detach())
+
+
+def rounding_key(code: Code, seed: Seed) -> bytes:
+    """What the rounding of the gradient with this seed is drawn from."""
+    return b"" if code is PLAIN else derive(seed, "rounding")
 
 
 def _as_read(numbers_D: Tensor, bounds: Sequence[int]) -> Tensor:
-    """Numbers as owners read them, part by part."""
+    """Numbers as owners read them, part by part; the tensor itself if they read the same."""
     if not ordinary(numbers_D):
-        numbers_D = numbers_D.clone()
+        numbers_D = numbers_D.detach().clone()
         for start, stop in pairwise(bounds):
             _read(numbers_D[start:stop])
     return numbers_D

@@ -104,8 +104,7 @@ async def look_at_leaves(attempt: Attempt[T], reduced: Reduced, reported: Report
 
 def show_leaf(proven: ProvenPart, leaf: int) -> ProvenPart:
     """A leaf of a part behind the hashes of all its leaves, with the part's own path."""
-    view = proven.blob.view[leaf * LEAF_BYTES : (leaf + 1) * LEAF_BYTES]
-    return ProvenPart(Blob(proven.blob.leaf_hashes + bytes(view)), proven.path)
+    return ProvenPart(Blob(proven.blob.leaf_hashes + bytes(proven.blob.leaf(leaf))), proven.path)
 
 
 def _leaf_of(attempt: Attempt[T], delivery: Delivery, leaf: int, shown: ProvenPart) -> memoryview | None:
@@ -118,7 +117,7 @@ def _leaf_of(attempt: Attempt[T], delivery: Delivery, leaf: int, shown: ProvenPa
     if len(raw) != hashes_length + expected or len(shown.path) > 32:
         return None
     hashes, view = bytes(raw[:hashes_length]), raw[hashes_length:]
-    if hashes_of_leaves(view) != hashes[32 * leaf : 32 * leaf + 32]:
+    if hashes_of_leaves([view]) != [hashes[32 * leaf : 32 * leaf + 32]]:
         return None
     about = part, attempt.context.roles.bounds, attempt.roots[contributor], peer.tools, peer.code
     return view if opens_digest(digest_of_leaves(length, hashes), shown.path, *about) else None

@@ -17,12 +17,12 @@ from torch import Tensor
 from troth.clip.blocks import FLOAT32, Form
 from troth.crypto import (
     CHUNK_BYTES,
+    LEAF_BYTES,
     Digest,
-    blob_digest,
-    blob_digests,
     chunk_hash,
     chunk_hashes,
     digest_of_chunks,
+    digest_of_leaves,
     hashes_of_leaves,
 )
 from troth.protocol.wire.messages import MOST_MEMBERS, Bytes32, Malformed
@@ -35,13 +35,15 @@ SETTLES_BYTES = 1 << 24  # from here on, blobs that are put together give up the
 class Blob:
     """Bytes that are never changed, read as numbers in a form that the run agreed on (SPEC C4) where they stand for some."""
 
-    __slots__ = ("_digest", "_numbers_D", "_place", "_view", "form")
+    __slots__ = ("_digest", "_leaf_hashes", "_numbers_D", "_place", "_there", "_view", "form")
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._view: memoryview | None = memoryview(data)
         self._numbers_D: Tensor | None = None
         self._place: tuple[Tensor, int, int] | None = None  # a vector, and where in it the numbers lie
+        self._there: Tensor | None = None  # the bytes, on a device
         self._digest: Digest | None = None
+        self._leaf_hashes: bytes | None = None
         self.form: Form = FLOAT32  # of numbers that are here without their bytes
 
     @classmethod
@@ -52,10 +54,14 @@ class Blob:
         return blob
 
     @classmethod
-    def placed(cls, whole_D: Tensor, start: int, stop: int, digest: Digest | None = None) -> "Blob":
-        """A blob of numbers that stay where they are in a vector; bytes are copied to the host whenever they are asked for."""
+    def hashed_there(
+        cls, whole_D: Tensor, span: tuple[int, int], form: Form, raw: Tensor, leaf_hashes: bytes
+    ) -> "Blob":
+        """A blob of numbers that stay where they are in a vector, on a device where their bytes were hashed; these are copied to
+        the host whenever they are asked for."""
         blob = cls(b"")
-        blob._place, blob._view, blob._digest = (whole_D, start, stop), None, digest
+        blob._place, blob._view, blob._there, blob.form = (whole_D, *span), None, raw, form
+        blob._leaf_hashes, blob._digest = leaf_hashes, digest_of_leaves(len(raw), leaf_hashes)
         return blob
 
     @classmethod
@@ -91,6 +97,8 @@ class Blob:
     @property
     def view(self) -> memoryview:
         """The bytes, on the host."""
+        if self._there is not None:
+            return bytes_of(self._there)
         if self._place is not None:
             whole_D, start, stop = self._place
             return self.form.pack(whole_D[start:stop])
@@ -106,13 +114,20 @@ class Blob:
     @property
     def digest(self) -> Digest:
         if self._digest is None:
-            self._digest = blob_digest(self.view)
+            self._digest = digest_of_leaves(len(self), self.leaf_hashes)
         return self._digest
 
     @property
     def leaf_hashes(self) -> bytes:
         """Hashes of its leaves, one after the other: with them each can be checked alone."""
-        return hashes_of_leaves(self.view)
+        if self._leaf_hashes is None:
+            (self._leaf_hashes,) = hashes_of_leaves([self.view])
+        return self._leaf_hashes
+
+    def leaf(self, number: int) -> memoryview:
+        """The bytes of one leaf."""
+        span = slice(number * LEAF_BYTES, (number + 1) * LEAF_BYTES)
+        return self.view[span] if self._there is None else bytes_of(self._there[span])
 
     def array_D(self, form: Form = FLOAT32) -> NDArray[np.float32] | None:  # noqa: N802  # shapes are in the names
         """The numbers, on the host, not to be written to; None if the bytes are no numbers in this form."""
@@ -191,8 +206,9 @@ class Blob:
 def digest_all(blobs: Iterable[Blob]) -> None:
     """Compute the digests that are still to be computed, all together: threads share the work."""
     new = [blob for blob in blobs if blob._digest is None]
-    for blob, digest in zip(new, blob_digests([blob.view for blob in new]), strict=True):
-        blob._digest = digest
+    for blob, hashes in zip(new, hashes_of_leaves([blob.view for blob in new]), strict=True):
+        blob._leaf_hashes = hashes
+        blob._digest = digest_of_leaves(len(blob), hashes)
 
 
 def bytes_of(numbers: Tensor) -> memoryview:

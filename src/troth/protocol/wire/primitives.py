@@ -177,12 +177,13 @@ class Primitives:
         return form.rounding(blob.view)
 
     def cut(
-        self, numbers_D: Tensor, bounds: Sequence[int], form: Form = FLOAT32, view: memoryview | None = None
-    ) -> tuple[Blob, ...]:
-        """The pieces of a vector between bounds, hashed. `view`: its bytes, if they are here."""
-        blobs = Blob.cut(numbers_D, bounds, form, view)
+        self, numbers_D: Tensor, bounds: Sequence[int], form: Form = FLOAT32, key: bytes = b""
+    ) -> tuple[Tensor, tuple[Blob, ...]]:
+        """A vector as this form holds it, rounded by chance with a key; and its pieces between bounds, hashed."""
+        rounded_D, view = form.round_and_pack(numbers_D, key)
+        blobs = Blob.cut(rounded_D, bounds, form, view)
         digest_all(blobs)
-        return blobs
+        return rounded_D, blobs
 
     async def hashed(self, blobs: Sequence[Blob]) -> None:
         """Compute the digests of these blobs. Others may work meanwhile."""

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from troth.clip import on_device
+from troth.clip.blocks import PLAIN, Code
 from troth.clip.exact import all_finite
 from troth.crypto import Digest, PeerId, Seed
-from troth.protocol.core.parts import Bounds, part_bounds
-from troth.protocol.wire.blob import Blob
+from troth.protocol.core.parts import part_bounds, rounding_key
 from troth.protocol.wire.primitives import Primitives
 from troth.training import Batch, Problem
 from troth.training.hardware import GradientJob, Machine
@@ -33,7 +33,7 @@ from troth.training.work import (
 )
 from troth.workshop.attacks import Coalition
 from troth.workshop.simulation.exchange import Ask
-from troth.workshop.simulation.primitives import Hashing, LockstepPrimitives, MemoPrimitives, parts_of
+from troth.workshop.simulation.primitives import Cut, Hashing, LockstepPrimitives, MemoPrimitives, Rounded, cuts_of
 
 # P peers, D coordinates
 
@@ -52,6 +52,7 @@ class BegunGradient:
     loss: Tensor
     row_D: Tensor
     computed: torch.cuda.Event
+    rounded: Rounded
     hashing: Hashing | None = None
     place: int = 0  # among those that are hashed together
 
@@ -59,13 +60,13 @@ class BegunGradient:
         """The gradient, for the stream that the caller computes on."""
         here = torch.cuda.current_stream(self.row_D.device)
         here.wait_event(self.computed)
-        for tensor in (self.row_D, self.loss):
+        for tensor in (self.row_D, self.loss, self.rounded.numbers_D, self.rounded.raw):
             tensor.record_stream(here)
         return self.row_D
 
-    def cut(self) -> tuple[Bounds, tuple[Blob, ...]] | None:
+    def cut(self) -> Cut | None:
         """Its parts, hashed, if hashing was begun; waits for the end of it."""
-        return None if self.hashing is None else (self.hashing.bounds, self.hashing.blobs[self.place])
+        return None if self.hashing is None else self.hashing.cuts[self.place]
 
 
 class Ahead:
@@ -76,10 +77,9 @@ class Ahead:
     when the step asks for it, and one that nobody takes was computed in vain.
     """
 
-    def __init__(self, problem: Problem, peers: int, *, hashes: bool = True) -> None:
-        """`hashes`: gradients are sent as they are, so that hashing can begin before they are asked for."""
+    def __init__(self, problem: Problem, peers: int, code: Code = PLAIN) -> None:
         self.parts = peers  # into which the next gradients will probably be cut
-        self._hashes = hashes
+        self._code = code
         self._problem = problem
         self._unhashed: list[BegunGradient] = []
         self._states: list[tuple[Training, Hashing]] = []
@@ -112,14 +112,14 @@ class Ahead:
         with torch.cuda.stream(aside):
             loss, gradient_D = problem.begin_gradient(training.parameters_D, batch)
             row_D = finite_or_zero(gradient_D)
+            rounded = Rounded.begin(row_D, self._code.rows, rounding_key(self._code, seed))
             computed = torch.cuda.Event()  # type: ignore[no-untyped-call]
             computed.record()
         for tensor in (training.parameters_D, *batch.values()):
             if tensor.is_cuda:
                 tensor.record_stream(aside)
-        begun = BegunGradient(training, seed, batch, loss, row_D, computed)
-        if self._hashes:
-            self._unhashed.append(begun)
+        begun = BegunGradient(training, seed, batch, loss, row_D, computed, rounded)
+        self._unhashed.append(begun)
         if len(self._unhashed) == _TOGETHER:
             self.hash_begun()
         return begun
@@ -128,8 +128,8 @@ class Ahead:
         """Begin to hash the gradients that were begun since the last call."""
         some, self._unhashed = self._unhashed, []
         if some:
-            bounds = part_bounds(self._problem.size, self.parts)
-            hashing = Hashing([one.row_D for one in some], bounds, behind=[one.computed for one in some])
+            bounds, behind = part_bounds(self._problem.size, self.parts, self._code), [one.computed for one in some]
+            hashing = Hashing([one.rounded for one in some], bounds, behind)
             for place, one in enumerate(some):
                 one.hashing, one.place = hashing, place
 
@@ -137,14 +137,15 @@ class Ahead:
         """Begin to hash a state, unless that was begun before."""
         vectors = _on_device(training)
         if vectors and all(known is not training for known, _ in self._states):
-            self._states = [*self._states[-1:], (training, Hashing(list(vectors.values()), (0, self._problem.size)))]
+            hashing = Hashing([Rounded.begin(vector_D) for vector_D in vectors.values()], (0, self._problem.size))
+            self._states = [*self._states[-1:], (training, hashing)]
 
     def digest(self, training: Training) -> Digest | None:
         """The state's digest, if it was begun."""
         hashing = next((found for known, found in self._states if known is training), None)
         if hashing is None:
             return None
-        there = {name: blob.digest for name, (blob,) in zip(_on_device(training), hashing.blobs, strict=True)}
+        there = {name: cut.blobs[0].digest for name, cut in zip(_on_device(training), hashing.cuts, strict=True)}
         return digest_of_tensors(tensor_digests(training, there))
 
 
@@ -175,6 +176,11 @@ class AskGradient(Ask):
     begun: BegunGradient | None = None  # by this very peer
     probing: bool = False  # a candidate's: it goes into no aggregate (SPEC J5)
     walk: "Walk | None" = None  # of local steps, if there are several
+
+    @property
+    def own_seed(self) -> Seed:
+        """Of the whole gradient."""
+        return self.seed if self.walk is None else self.walk.seed
 
 
 class PooledWork(TrainingWork):
@@ -222,7 +228,7 @@ class PooledWork(TrainingWork):
         row_D, cut = begun.take(), begun.cut()
         self.loss = float(begun.loss)
         if cut is not None and isinstance(self._tools, LockstepPrimitives):
-            self._tools.was_cut(row_D, *cut)
+            self._tools.was_cut(row_D, cut)
         return row_D
 
     def _take(self, training: Training, seed: Seed) -> BegunGradient | None:
@@ -253,12 +259,14 @@ class GradientPool:
         numbers: Mapping[PeerId, int],
         tools: Primitives,
         ahead: Ahead | None = None,
+        code: Code = PLAIN,
     ) -> None:
         self._problem = problem
         self._ahead = ahead
         self._tools = tools
         self._coalition = coalition
         self._numbers = numbers
+        self._code = code
         self.attackers: set[int] = set()  # peers that have sent a forged gradient so far
         self.computed = 0  # gradients of contributors and candidates so far
         self._parts = 1  # into which the gradients that are asked for will be cut
@@ -315,7 +323,22 @@ class GradientPool:
         self._honest = [(asks[peer], rows[peer].any()) for peer in honest]
         if liars and honest:
             self._forge(rows, next(iter(asks.values())).step, liars, honest)
+        self._cut(rows, asks)
         return rows
+
+    def _cut(self, rows: Mapping[PeerId, Tensor], asks: Mapping[PeerId, AskGradient]) -> None:
+        """Note parts of gradients that were hashed since they were begun; round and hash the others, all together."""
+        if not isinstance(self._tools, LockstepPrimitives) or self._tools.device.type == "cpu":
+            return
+        bounds = part_bounds(self._problem.size, self._parts, self._code)
+        begun = {peer: ask.begun.cut() for peer, ask in asks.items() if ask.begun and ask.begun.row_D is rows[peer]}
+        cuts = {peer: cut for peer, cut in begun.items() if cut is not None and cut.bounds == bounds}
+        left = [peer for peer in rows if peer not in cuts]
+        keys = [rounding_key(self._code, asks[peer].own_seed) for peer in left]
+        fresh = cuts_of([rows[peer] for peer in left], bounds, self._code.rows, keys)
+        cuts |= dict(zip(left, fresh, strict=False))
+        for peer, cut in cuts.items():
+            self._tools.was_cut(rows[peer], cut)
 
     def _batched(self, asks: Mapping[PeerId, AskGradient]) -> dict[PeerId, Tensor]:
         """One call for peers whose parameters are the same bits; each row depends on its own seed alone."""
@@ -333,14 +356,13 @@ class GradientPool:
     def _one_after_the_other(
         self, parameters_D: Tensor, batches: Sequence[Batch], begun: Sequence[BegunGradient | None]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Gradients on an accelerator, some of which were begun before; hashed there too, all together."""
-        bounds, tools = part_bounds(self._problem.size, self._parts), self._tools
+        """Gradients on an accelerator, some of which were begun before."""
         used = [
             one if one is not None and one.batch is batch else None for batch, one in zip(batches, begun, strict=True)
         ]
         others = [batch for batch, one in zip(batches, used, strict=True) if one is None]
         fresh = iter(self._problem.begin_gradients(parameters_D, others))
-        losses, rows, cuts = [], [], []
+        losses, rows = [], []
         for one in used:
             if one is None:
                 loss, gradient_D = next(fresh)
@@ -349,13 +371,6 @@ class GradientPool:
                 loss = one.loss
                 rows.append(one.take())
             losses.append(loss)
-            cuts.append(None if one is None else one.cut())
-        if isinstance(tools, LockstepPrimitives) and tools.hashes_rows:
-            known = {place: cut[1] for place, cut in enumerate(cuts) if cut is not None and cut[0] == bounds}
-            left = [place for place in range(len(rows)) if place not in known]
-            known |= dict(zip(left, parts_of([rows[place] for place in left], bounds) or (), strict=False))
-            for place, blobs in known.items():
-                tools.was_cut(rows[place], bounds, blobs)
         return torch.stack(losses), rows
 
     def digests(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, None]:

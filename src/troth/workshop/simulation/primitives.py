@@ -19,7 +19,7 @@ from torch import Tensor
 
 from troth.clip import on_device
 from troth.clip.blocks import FLOAT32, Form
-from troth.crypto import LEAF_BYTES, Digest, PeerId, Slot, digest_of_leaves, sign_bytes
+from troth.crypto import LEAF_BYTES, Digest, PeerId, Slot, sign_bytes
 from troth.protocol.core.parts import Bounds
 from troth.protocol.wire.blob import Blob, digest_all
 from troth.protocol.wire.messages import Announced, Envelope, ReportNumbers
@@ -155,11 +155,6 @@ class AskDigests(Ask):
 class LockstepPrimitives(MemoPrimitives):
     """Peers in lockstep also wait together: one hashes its aggregate while others compute theirs."""
 
-    def __init__(self, device: torch.device | str = "cpu", *, hashes_rows: bool = True) -> None:
-        """`hashes_rows`: gradients are sent as they are, so that they can be hashed where they lie."""
-        super().__init__(device)
-        self.hashes_rows = hashes_rows
-
     async def hashed(self, blobs: Sequence[Blob]) -> None:
         if self.device.type == "cpu":
             await super().hashed(blobs)
@@ -179,19 +174,22 @@ class LockstepPrimitives(MemoPrimitives):
             self._known["aggregate_norm", blob.digest, form.name] = norm
 
     def cut(
-        self, numbers_D: Tensor, bounds: Sequence[int], form: Form = FLOAT32, view: memoryview | None = None
-    ) -> tuple[Blob, ...]:
+        self, numbers_D: Tensor, bounds: Sequence[int], form: Form = FLOAT32, key: bytes = b""
+    ) -> tuple[Tensor, tuple[Blob, ...]]:
         """Nothing is kept: a gradient is cut once, and where everyone audits there are hundreds of them."""
-        known: tuple[Blob, ...] | None = self.known_of((numbers_D,), ("cut", *bounds))
-        if known is not None or not numbers_D.is_cuda or form is not FLOAT32:
-            return known or super().cut(numbers_D, bounds, form, view)
-        blobs = Blob.cut(numbers_D, bounds, view=DeviceCopy(numbers_D).on_host())
+        known: Cut | None = self.known_of((numbers_D,), "cut")
+        if known is not None and known.answers(bounds, form, key):
+            return known.rounded.numbers_D, known.blobs
+        if not numbers_D.is_cuda:
+            return super().cut(numbers_D, bounds, form, key)
+        rounded_D, raw = form.begin(numbers_D, key)
+        blobs = Blob.cut(rounded_D, bounds, form, DeviceCopy(raw).on_host())
         digest_all(blobs)
-        return blobs
+        return rounded_D, blobs
 
-    def was_cut(self, vector_D: Tensor, bounds: Sequence[int], blobs: tuple[Blob, ...]) -> None:
+    def was_cut(self, vector_D: Tensor, cut: "Cut") -> None:
         """Note pieces of a vector that were hashed before a peer asks for them."""
-        self.once_for((vector_D,), ("cut", *bounds), lambda: blobs)
+        self.once_for((vector_D,), "cut", lambda: cut)
 
     def signs_on_device(self, key: Digest, rows: int, size: int, start: int, stop: int) -> Tensor:
         question = ("signs on device", key, rows, size)
@@ -225,6 +223,35 @@ def uploaded(bytes_DB: NDArray[np.uint8], memory: Tensor, device: torch.device) 
     return memory.to(device, non_blocking=True)[first : first + bytes_DB.size].view(bytes_DB.shape)
 
 
+@dataclass(frozen=True)
+class Rounded:
+    """A vector as a form holds it, and its bytes, on the device that computes them."""
+
+    numbers_D: Tensor
+    raw: Tensor
+    form: Form
+    key: bytes  # that rounding was drawn from
+
+    @classmethod
+    def begin(cls, vector_D: Tensor, form: Form = FLOAT32, key: bytes = b"") -> "Rounded":
+        """Round a finite vector; nothing waits for it."""
+        numbers_D, raw = form.begin(vector_D, key)
+        return cls(numbers_D.detach(), raw.detach(), form, key)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The pieces of a vector between bounds, hashed."""
+
+    rounded: Rounded
+    bounds: Bounds
+    blobs: tuple[Blob, ...]
+
+    def answers(self, bounds: Sequence[int], form: Form, key: bytes) -> bool:
+        """Whether these are the pieces that are asked for."""
+        return (self.bounds, self.rounded.form, self.rounded.key) == (tuple(bounds), form, key)
+
+
 class Hashing:
     """Digests of pieces of vectors that are computed on the accelerator on which these lie, beside everything else there.
 
@@ -233,38 +260,41 @@ class Hashing:
     """
 
     def __init__(
-        self, vectors: Sequence[Tensor], bounds: Sequence[int], behind: Sequence[torch.cuda.Event] = ()
+        self,
+        vectors: Sequence[Rounded],
+        bounds: Sequence[int],
+        behind: Sequence[torch.cuda.Event] = (),
     ) -> None:
-        """`behind`: what to wait for on the accelerator, beside all that the caller's stream has begun."""
-        self.bounds = tuple(bounds)
-        self._vectors = [vector_D.detach() for vector_D in vectors]
-        aside, spans = next(_hashing(vectors[0].device)), [4 * bound for bound in bounds]
-        places_2N = on_device.leaf_places(vectors, spans, LEAF_BYTES)
+        """`vectors` are of one form. `behind`: what to wait for on the accelerator, beside all that the caller's stream has
+        begun."""
+        self._bounds, self._vectors, raws = tuple(bounds), vectors, [vector.raw for vector in vectors]
+        aside, self._spans = next(_hashing(raws[0].device)), [vectors[0].form.length(bound) for bound in bounds]
+        places_2N = on_device.leaf_places(raws, self._spans, LEAF_BYTES)
         # No copy is queued behind something that takes long: in the same queue, all other copies would wait behind it.
         brought = torch.cuda.Event()  # type: ignore[no-untyped-call]
         brought.record()
         for event in (brought, *behind):
             aside.wait_event(event)
         with torch.cuda.stream(aside):
-            self._there_N8 = on_device.begin_hashes(self._vectors, places_2N)
+            self._there_N8 = on_device.begin_hashes(raws, places_2N)
             self._computed = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._computed.record()
-        for tensor in (places_2N, *vectors):
+        for tensor in (places_2N, *raws):
             tensor.record_stream(aside)  # its memory is not given away before
 
     @cached_property
-    def blobs(self) -> list[tuple[Blob, ...]]:
+    def cuts(self) -> list[Cut]:
         """The pieces of every vector, once their digests have arrived."""
         self._computed.synchronize()
-        raw, at, blobs = self._there_N8.cpu().numpy().astype(">i4").tobytes(), 0, []
-        for vector_D in self._vectors:
-            pieces = []
-            for start, stop in pairwise(self.bounds):
-                length = 4 * (stop - start)
-                before, at = at, at + 32 * -(-length // LEAF_BYTES)
-                pieces.append(Blob.placed(vector_D, start, stop, digest_of_leaves(length, raw[before:at])))
-            blobs.append(tuple(pieces))
-        return blobs
+        hashes, at, cuts = self._there_N8.cpu().numpy().astype(">i4").tobytes(), 0, []
+        for one in self._vectors:
+            blobs = []
+            for span, (first, last) in zip(pairwise(self._bounds), pairwise(self._spans), strict=True):
+                before, at = at, at + 32 * -(-(last - first) // LEAF_BYTES)
+                there = one.numbers_D, span, one.form, one.raw[first:last]
+                blobs.append(Blob.hashed_there(*there, hashes[before:at]))
+            cuts.append(Cut(one, self._bounds, tuple(blobs)))
+        return cuts
 
 
 @cache
@@ -272,8 +302,8 @@ def _hashing(device: torch.device) -> Iterator[torch.cuda.Stream]:
     return cycle([torch.cuda.Stream(device) for _ in range(_HASHING)])  # type: ignore[no-untyped-call]
 
 
-def parts_of(rows: Sequence[Tensor], bounds: Bounds) -> list[tuple[Blob, ...]] | None:
-    """Parts of gradients that were not begun ahead, hashed together where they lie; None where only the host can."""
+def cuts_of(rows: Sequence[Tensor], bounds: Bounds, form: Form, keys: Sequence[bytes]) -> list[Cut]:
+    """Gradients that were not begun ahead, rounded and hashed together where they lie; none where only the host can."""
     if not rows or not all(on_device.hashes_there(row_D) for row_D in rows):
-        return None
-    return Hashing(rows, bounds).blobs
+        return []
+    return Hashing([Rounded.begin(row_D, form, key) for row_D, key in zip(rows, keys, strict=True)], bounds).cuts

@@ -90,15 +90,14 @@ class ProtocolSimulation:
             lambda: watched(self.run, self.states[self._witness()], self.colluders),
         )
         self.coalition.layout = self.problem.layout
-        plain = Code.known[scenario.code] is PLAIN
-        device = self.problem.device
-        self.tools = LockstepPrimitives(device, hashes_rows=plain) if share else Primitives(device)
+        code, device = Code.known[scenario.code], self.problem.device
+        self.tools = LockstepPrimitives(device) if share else Primitives(device)
         possible = share and scenario.local_steps == 1 and Ahead.possible(self.problem, scenario.peers)
-        self._ahead = Ahead(self.problem, scenario.peers, hashes=plain) if possible else None
+        self._ahead = Ahead(self.problem, scenario.peers, code) if possible else None
         self.parties = make_parties(scenario.make_strangers(), scenario.peers, scenario.seed)
         self._build_peers(run)
         self.door: Company | None = None
-        given = self.problem, self.coalition, self.numbers, self.tools, self._ahead
+        given = self.problem, self.coalition, self.numbers, self.tools, self._ahead, code
         if scenario.probation:
             self.door = self._open_door()
             seed = derive(scenario.seed, "hand-ins")
