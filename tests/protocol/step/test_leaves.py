@@ -20,7 +20,7 @@ from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.step import audits, leaves, step
 from troth.protocol.step.attempt import StepContext
 from troth.protocol.step.audits import suspicious_parts
-from troth.protocol.step.leaves import LeafFindings, drawn_leaves, show_leaf
+from troth.protocol.step.leaves import LeafFindings, drawn_leaves, show_leaves
 from troth.protocol.wire.blob import Blob
 from troth.protocol.wire.messages import ChargeKind, GuiltySide, Message, Report, ReportNumbers, Vote
 from troth.workshop.simulation import ProtocolSimulation
@@ -258,7 +258,8 @@ def test_leaves_are_drawn_from_all_and_shown_with_hashes_that_do_not_depend_on_m
     size = 3 * 256 * BLOCK + 100
     bounds, seed = part_bounds(size, 1, CODE), Seed(bytes(32))
     (proven,) = commit_parts(torch.randn(size), bounds, code=CODE, seed=seed).proven_parts
-    sizes = [len(show_leaf(proven, leaf).blob) for leaf in range(4)]
+    contributor = PeerId(bytes(32))
+    sizes = [len(show_leaves({contributor: proven}, leaf)[contributor].blob) for leaf in range(4)]
     assert sizes == [4 * 32 + LEAF_BYTES] * 3 + [4 * 32 + 101]
 
 

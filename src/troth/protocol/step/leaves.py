@@ -58,12 +58,13 @@ def draw_leaves(
 ) -> list[LeafDraw]:
     """Draw a leaf of each part, and a member that judges it: one that its owner can reach (SPEC F2), and while there is one, that
     looks at no other yet, since a link that carries one in time may not carry four."""
-    found, busy = [], set[PeerId]()
+    found, busy, ordered, draw = [], set[PeerId](), sorted(members), stream(key, "leaf")
     for part, (owner, (start, stop)) in enumerate(zip(owners, pairwise(bounds), strict=True)):
-        able = sorted(members - {owner} - disputed_links.get(owner, frozenset()))
+        cut_off = disputed_links.get(owner, frozenset())
+        able = [peer for peer in ordered if peer != owner and peer not in cut_off]
         if able:
             free = [peer for peer in able if peer not in busy] or able
-            leaves, draw = -(-form.length(stop - start) // LEAF_BYTES), stream(key, "leaf", part)
+            leaves = -(-form.length(stop - start) // LEAF_BYTES)
             leaf, checker = (int(draw.integers(bound, 1)[0]) for bound in (leaves, len(free)))
             found.append(LeafDraw(part, leaf, free[checker]))
             busy.add(free[checker])
@@ -77,34 +78,38 @@ async def look_at_leaves(attempt: Attempt[T], reduced: Reduced, reported: Report
         return LeafFindings()
     draws = {draw.part: draw for draw in drawn_leaves(attempt, reduced.projection_key)}
     shown: dict[Delivery, tuple[PeerId, ProvenPart]] = {
-        (part, contributor): (draws[part].checker, show_leaf(proven, draws[part].leaf))
+        (part, contributor): (draws[part].checker, leaf)
         for part in attempt.my_parts
         if part in draws
-        for contributor, proven in attempt.arrived(part).items()
+        for contributor, leaf in show_leaves(attempt.arrived(part), draws[part].leaf).items()
     }
     mine = [draw for draw in draws.values() if draw.checker == peer.me]
     wanted = [(draw.part, contributor) for draw in mine for contributor in attempt.roots]
 
     # An offer is asked about again whenever another comes. Each is kept, so that no other gets its address.
-    looked_at: dict[tuple[Delivery, int], tuple[ProvenPart, bool]] = {}
+    looked_at: dict[tuple[Delivery, int], tuple[ProvenPart, memoryview | None]] = {}
 
-    def fits(delivery: Delivery, offer: ProvenPart) -> bool:
+    def bytes_of(delivery: Delivery, offer: ProvenPart) -> memoryview | None:
         about = delivery, id(offer)
         if about not in looked_at:
-            leaf = draws[delivery[0]].leaf
-            looked_at[about] = offer, _leaf_of(attempt, delivery, leaf, offer) is not None
+            looked_at[about] = offer, _leaf_of(attempt, delivery, draws[delivery[0]].leaf, offer)
         return looked_at[about][1]
 
-    exchange = Forward(shown, wanted, fits, turn=1)
+    exchange = Forward(shown, wanted, lambda delivery, offer: bytes_of(delivery, offer) is not None, turn=1)
     found = await peer.channel.exchange(attempt.slot(Phase.REPORT), exchange, attempt.view)
-    here = [draw for draw in mine if all((draw.part, contributor) in found for contributor in attempt.roots)]
-    wrong = frozenset(draw.part for draw in here if _is_wrong(attempt, draw, found, reduced, reported))
+    views = {delivery: view for delivery, offer in found.items() if (view := bytes_of(delivery, offer)) is not None}
+    here = [draw for draw in mine if all((draw.part, contributor) in views for contributor in attempt.roots)]
+    wrong = frozenset(draw.part for draw in here if _is_wrong(attempt, draw, views, reduced, reported))
     return LeafFindings(wrong, frozenset(attempt.owners[draw.part] for draw in mine if draw not in here))
 
 
-def show_leaf(proven: ProvenPart, leaf: int) -> ProvenPart:
-    """A leaf of a part behind the hashes of all its leaves, with the part's own path."""
-    return ProvenPart(Blob(proven.blob.leaf_hashes + bytes(proven.blob.leaf(leaf))), proven.path)
+def show_leaves(parts: Mapping[PeerId, ProvenPart], leaf: int) -> dict[PeerId, ProvenPart]:
+    """A leaf of each row of a part behind the hashes of all its leaves, with the row's own path."""
+    views = Blob.leaves([proven.blob for proven in parts.values()], leaf)
+    return {
+        contributor: ProvenPart(Blob(proven.blob.leaf_hashes + bytes(view)), proven.path)
+        for (contributor, proven), view in zip(parts.items(), views, strict=True)
+    }
 
 
 def _leaf_of(attempt: Attempt[T], delivery: Delivery, leaf: int, shown: ProvenPart) -> memoryview | None:
@@ -126,7 +131,7 @@ def _leaf_of(attempt: Attempt[T], delivery: Delivery, leaf: int, shown: ProvenPa
 def _is_wrong(
     attempt: Attempt[T],
     draw: LeafDraw,
-    shown: Mapping[Delivery, ProvenPart],
+    views: Mapping[Delivery, memoryview],
     reduced: Reduced,
     reported: Reported,
 ) -> bool:
@@ -137,9 +142,8 @@ def _is_wrong(
     first, last = _span(form, draw.leaf, stop - start)
     rows_CD = torch.zeros(len(attempt.roots), last - first)
     for row_D, length, contributor in zip(rows_CD, said.lengths_P.tolist(), attempt.roots, strict=True):
-        view = _leaf_of(attempt, (draw.part, contributor), draw.leaf, shown[draw.part, contributor])
         # A malformed part is zeros as a whole [C4].
-        numbers_D = None if view is None or length == 0 else form.unpack(view)
+        numbers_D = None if length == 0 else form.unpack(views[draw.part, contributor])
         if numbers_D is not None:
             row_D.numpy()[:] = numbers_D
     if reduced.clipped.centers[draw.part].norm == 0:

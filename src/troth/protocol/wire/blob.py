@@ -124,10 +124,13 @@ class Blob:
             (self._leaf_hashes,) = hashes_of_leaves([self.view])
         return self._leaf_hashes
 
-    def leaf(self, number: int) -> memoryview:
-        """The bytes of one leaf."""
+    @staticmethod
+    def leaves(blobs: Sequence["Blob"], number: int) -> list[memoryview]:
+        """The bytes of one leaf of each."""
         span = slice(number * LEAF_BYTES, (number + 1) * LEAF_BYTES)
-        return self.view[span] if self._there is None else bytes_of(self._there[span])
+        there = [blob._there[span] for blob in blobs if blob._there is not None]
+        came = iter(torch.stack(there).cpu() if there else ())  # in one wait
+        return [blob.view[span] if blob._there is None else bytes_of(next(came)) for blob in blobs]
 
     def array_D(self, form: Form = FLOAT32) -> NDArray[np.float32] | None:  # noqa: N802  # shapes are in the names
         """The numbers, on the host, not to be written to; None if the bytes are no numbers in this form."""
