@@ -138,6 +138,7 @@ def _longest(timeouts: Timeouts, relayed: bool) -> float:
 # Returns: peers that were gone come back, see what happened meanwhile, and take nobody else's place.
 
 _STEPS = 9  # that coming back may take: two to observe, and some more if it is disturbed
+_CAUGHT_UP = 4  # steps that a peer which missed more catches up with in one, with a few round trips for each
 
 
 def rejoins(world: World) -> list[str]:
@@ -163,8 +164,7 @@ def follows(world: World) -> list[str]:
 
     From the first step on that it saw to its end, absent and well. Not for peers whose packets go on getting lost.
     """
-    broken = []
-    absent = {world.numbers.get(PeerId(p)): record.step for record in reversed(world.records) for p in record.absent}
+    broken, absent = [], _absent_since(world)
     for number in sorted(world.plan.shaky & absent.keys() - world.plan.network.loss.keys()):
         well = _well_from(world, number)
         observed = {step for step, outcome in world.outcomes[number].items() if outcome.observed}
@@ -189,7 +189,7 @@ def comeback(world: World) -> list[str]:
         world.numbers.get(PeerId(p)) for record in world.records for p in (*record.banned, *record.expelled)
     }
     members = {world.numbers.get(peer) for peer in roster.members}
-    broken, most = [], BOUNDS.slowest.until_left(len(world.run.founders))
+    broken, most, absent = [], BOUNDS.slowest.until_left(len(world.run.founders)), _absent_since(world)
     for number in sorted(world.plan.shaky - world.plan.network.loss.keys() - members - ever_expelled):
         well, noticed = _well_from(world, number), world.left_step.get(number)
         if well is None:
@@ -198,10 +198,16 @@ def comeback(world: World) -> list[str]:
             if world.time.now > well + most:
                 broken.append(f"{number} is well since {well:.0f} s, and has not noticed that the others went on")
             continue
+        missed = sum(end <= noticed and step > absent.get(number, step) for step, end in world.step_ends.items())
         steps_since = sum(end > max(well, noticed) for end in world.step_ends.values())
-        if steps_since >= _STEPS:
+        if steps_since >= _STEPS + missed // _CAUGHT_UP:
             broken.append(f"{number} was gone, is well since {well:.0f} s and {steps_since} steps, and is no member")
     return broken
+
+
+def _absent_since(world: World) -> dict[int | None, int]:
+    """The steps after which peers were first without their place."""
+    return {world.numbers.get(PeerId(p)): record.step for record in reversed(world.records) for p in record.absent}
 
 
 def _well_from(world: World, number: int) -> float | None:
