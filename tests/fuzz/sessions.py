@@ -132,7 +132,7 @@ async def one_step(channel: BroadcastChannel, me: PeerId, step: int = 0, *, mute
             sent = {part: (owner, proven) for part, owner in enumerate(order)}
             await channel.exchange(at(Phase.CLIP), Scatter(sent, expected), view)
             await channel.exchange(at(Phase.CLIP), Disclose(shown, [(1, order[1]), (2, order[2])], 1), view)
-            forwarded = {(part, me): (owner, proven) for part, owner in enumerate(order)}
+            forwarded = {(part, me): ((owner,), proven) for part, owner in enumerate(order)}
             wanted = [(mine, DISPUTED_PEER)]
             fits = Forward(forwarded, wanted, lambda _, found: found == proven)
             await channel.exchange(at(Phase.CLIP), fits, view)

@@ -2,16 +2,18 @@
 
 import dataclasses
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.protocol.altered_runs import CALM, AlteredRun
 from tests.protocol.channel_wrappers import Change
-from tests.protocol.small_runs import finished, wrap_channel
+from tests.protocol.small_runs import finished, run_on, wrap_channel
 from troth.clip.blocks import BLOCK, INT8, INT16, Code
 from troth.crypto import LEAF_BYTES, Digest, PeerId, Seed, Slot, derive, merkle_tree
 from troth.protocol.core.channel import AttemptView, Exchange, Forward, ForwardingChannel
@@ -20,9 +22,12 @@ from troth.protocol.core.records import StepRecord, decode_record
 from troth.protocol.step import audits, leaves, step
 from troth.protocol.step.attempt import StepContext
 from troth.protocol.step.audits import suspicious_parts
-from troth.protocol.step.leaves import LeafFindings, drawn_leaves, show_leaves
+from troth.protocol.step.leaves import LeafDraw, LeafFindings, draw_leaves, drawn_leaves, show_leaves
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import ChargeKind, GuiltySide, Message, Report, ReportNumbers, Vote
+from troth.protocol.wire.messages import Accuse, ChargeKind, GuiltySide, Message, Report, ReportNumbers, Vote
+from troth.workshop.attacks import make_attack
+from troth.workshop.attacks.base import Collusion
+from troth.workshop.attacks.codes import BendingOwner
 from troth.workshop.simulation import ProtocolSimulation
 
 CODED = dataclasses.replace(CALM, code="int8", task=f"quadratic:dimension={8 * BLOCK - 3}")
@@ -100,7 +105,7 @@ def test_only_the_member_drawn_for_a_part_is_heard(monkeypatch: pytest.MonkeyPat
         if attempt.context.peer.me != liar:
             return found
         draws = drawn_leaves(attempt, reduced.projection_key)
-        return LeafFindings(frozenset(draw.part for draw in draws if draw.checker != liar))
+        return LeafFindings(frozenset(draw.part for draw in draws if liar not in draw.checkers))
 
     monkeypatch.setattr(step, "look_at_leaves", all_others)
     seen = finished(CODED)
@@ -209,7 +214,17 @@ class ShowsAnother(ForwardingChannel):
         return await super().exchange(slot, blobs, view)
 
 
-@pytest.mark.parametrize("channel", [ShowsNoLeaf, ShowsAnother])
+class ShowsOneForAll(ForwardingChannel):
+    """Shows the leaf of one contributor as those of all."""
+
+    async def exchange(self, slot: Any, blobs: Exchange[Any], view: AttemptView) -> Any:
+        if isinstance(blobs, Forward) and blobs.turn == 1 and blobs.parts:
+            _, first = next(iter(blobs.parts.values()))
+            blobs = dataclasses.replace(blobs, parts={about: (to, first) for about, (to, _) in blobs.parts.items()})
+        return await super().exchange(slot, blobs, view)
+
+
+@pytest.mark.parametrize("channel", [ShowsNoLeaf, ShowsAnother, ShowsOneForAll])
 def test_who_shows_no_leaf_is_in_a_link_dispute_with_whoever_waits_for_it(channel: type[ForwardingChannel]) -> None:
     """[V4, F1, F3] So that it can do so once with each; with half of the members it is expelled."""
     simulation = ProtocolSimulation(CODED)
@@ -218,12 +233,90 @@ def test_who_shows_no_leaf_is_in_a_link_dispute_with_whoever_waits_for_it(channe
     for _ in simulation.steps():
         pass
     seen = [decode_record(raw) for raw in simulation.trace]
-    assert not any(record.banned for record in seen)
+    assert not any(record.banned or record.struck for record in seen)
     pairs = [pair for record in seen for pair in record.link_disputes]
     assert len(pairs) >= 2
     assert all(liar in pair for pair in pairs)
     assert len(pairs) == len(set(pairs))
     assert any(liar in record.expelled for record in seen)
+
+
+LARGE = dataclasses.replace(  # seven liars who do nothing by themselves
+    CODED, task=f"quadratic:dimension={16 * BLOCK - 3}", peers=16, byzantine=7, attack="silent-validation", steps=12
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("most", "steps"), [(4, {4, 5}), (1, {8, 9})])
+def test_an_owner_that_hides_what_it_bent_from_everyone_is_out_after_four_steps(
+    monkeypatch: pytest.MonkeyPatch, most: int, steps: set[int]
+) -> None:
+    """[V4, F3] To one member only, it is in disputes with half of all after eight; one more where it validates."""
+    monkeypatch.setattr(leaves, "MOST_CHECKERS", most)
+    simulation = ProtocolSimulation(LARGE)
+    liar = simulation.honest[0]
+    alone = Collusion(make_attack("bend:hide=true"), frozenset({liar}), simulation.run, lambda _: True)
+    wrap_channel(simulation, liar, lambda channel: BendingOwner(cast(Any, channel), liar, alone))
+    seen = records(run_on(simulation))
+    assert [record.step + 1 in steps for record in seen if record.expelled] == [True]
+    assert {peer for record in seen for peer in record.expelled} == {liar}
+    assert not any(set(record.struck) - {liar} for record in seen)
+    assert all(liar in pair for record in seen for pair in record.link_disputes)
+
+
+@pytest.mark.long
+def test_an_honest_owner_that_seven_liars_name_shows_more_leaves_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[V4, F3, N3] All in one step: no liar is drawn for its leaf any more. One more dispute, and it would be out, as ever."""
+    simulation, asked = AlteredRun(LARGE), dict[int, set[PeerId]]()
+    owner, liars = simulation.honest[0], set(simulation.run.founders) - set(simulation.honest)
+
+    def name(slot: Slot, message: Message) -> Message:
+        return (
+            msgspec.structs.replace(message, unheard=(owner,)) if isinstance(message, Accuse) and slot.step else message
+        )
+
+    simulation.alter(liars, name)
+    drawn = leaves.drawn_leaves
+
+    def noted(attempt: Any, key: Digest) -> list[LeafDraw]:
+        draws = drawn(attempt, key)
+        found = {peer for draw in draws if attempt.owners[draw.part] == owner for peer in draw.checkers}
+        asked[attempt.context.state.step] = found
+        return draws
+
+    monkeypatch.setattr(leaves, "drawn_leaves", noted)
+    seen = records(simulation.play())
+    assert {pair for record in seen for pair in record.link_disputes} == {
+        (min(owner, liar), max(owner, liar)) for liar in liars
+    }
+    assert {len(found) for step, found in asked.items() if step < 2} <= {0, 1}
+    assert {len(found) for step, found in asked.items() if step >= 2} <= {0, leaves.MOST_CHECKERS}
+    assert not any(found & liars for step, found in asked.items() if step >= 2)
+    assert not any({*record.struck, *record.slowed, *record.expelled} & set(simulation.honest) for record in seen)
+    assert all(record.updated for record in seen if not record.closing)
+
+
+def test_all_who_accuse_an_owner_falsely_are_struck_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[V4, N3] And the honest owner never, however many liars are drawn for its leaf."""
+    simulation = AlteredRun(dataclasses.replace(CODED, byzantine=2, attack="silent-validation"))
+    owner, liars = simulation.honest[0], tuple(sorted(set(simulation.run.founders) - set(simulation.honest)))
+    right, drawn = leaves._is_wrong, leaves.draw_leaves
+
+    def with_liars(key: Digest, owners: Any, *about: Any) -> list[LeafDraw]:
+        draws = drawn(key, owners, *about)
+        return [dataclasses.replace(one, checkers=liars) if owners[one.part] == owner else one for one in draws]
+
+    def lying(attempt: Any, draw: LeafDraw, *about: Any) -> bool:
+        if attempt.context.peer.me in liars:
+            return bool(attempt.owners[draw.part] == owner)
+        return right(attempt, draw, *about)
+
+    monkeypatch.setattr(leaves, "draw_leaves", with_liars)
+    monkeypatch.setattr(leaves, "_is_wrong", lying)
+    seen = records(simulation.play())
+    assert [set(record.struck) for record in seen if record.struck] == [set(liars)] * 3
+    assert [set(record.expelled) for record in seen if record.expelled] == [set(liars)]
+    assert all(record.updated for record in seen if not record.closing)
 
 
 def test_a_malformed_part_is_zeros_for_whoever_looks_at_a_leaf_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,13 +368,31 @@ def draws() -> list[tuple[PeerId, PeerId]]:
     attempt.span = lambda part: (context.roles.bounds[part], context.roles.bounds[part + 1])
     for number in range(50):
         key = Digest(derive(number, "key"))
-        found += [(attempt.owners[draw.part], draw.checker) for draw in drawn_leaves(attempt, key)]
+        found += [(attempt.owners[draw.part], one) for draw in drawn_leaves(attempt, key) for one in draw.checkers]
     return found
 
 
 def test_nobody_looks_at_its_own_part_and_everybody_at_others(draws: list[tuple[PeerId, PeerId]]) -> None:
     assert all(owner != checker for owner, checker in draws)
     assert len({checker for _, checker in draws}) == CODED.peers
+
+
+@given(st.lists(st.sets(st.integers(0, 8)), min_size=9, max_size=9), st.integers(0, 99))
+def test_a_leaf_is_shown_to_one_more_for_each_dispute_of_its_owner(named: list[set[int]], number: int) -> None:
+    """[V4, F2] All different, none of them cut off; at most four, and all who are left where those are fewer."""
+    peers = [PeerId(bytes([number]) * 32) for number in range(9)]
+    pairs = {(one, other) for one, others in enumerate(named) for other in others if one != other}
+    links = {
+        peer: frozenset(peers[b] for a, b in pairs | {(b, a) for a, b in pairs} if a == number)
+        for number, peer in enumerate(peers)
+    }
+    bounds = part_bounds(9 * BLOCK, 9, CODE)
+    draws = draw_leaves(Digest(derive(number, "key")), peers, bounds, INT8, frozenset(peers), links)
+    shown = {peers[draw.part]: draw.checkers for draw in draws}
+    for owner in peers:
+        able, checkers = set(peers) - links[owner] - {owner}, shown.get(owner, ())
+        assert len(set(checkers)) == len(checkers) == min(1 + len(links[owner]), len(able), leaves.MOST_CHECKERS)
+        assert able.issuperset(checkers)
 
 
 def test_nobody_looks_at_two_leaves_while_somebody_looks_at_none(draws: list[tuple[PeerId, PeerId]]) -> None:

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.protocol.small_runs import SMALL, finished, kept_promises, liars_gone
+from tests.protocol.small_runs import SMALL, finished, kept_promises, liars_gone, records
 from tests.workshop.attacks.unguarded import look_at_nothing, read_as_it_stands
 from troth.clip.blocks import BLOCK, INT8, INT16, Blocks, Code
 from troth.clip.centered_clip import judge_center
 from troth.clip.exact import exact_norm
 from troth.clip.fast import acquitted_center, centered_clip
 from troth.clip.rounded_center import CONVICT_ROUNDING, acquits
-from troth.crypto import derive
-from troth.protocol.step import step
+from troth.crypto import PeerId, derive
+from troth.protocol.step import leaves, step
 from troth.protocol.wire.messages import ChargeKind
 from troth.workshop.attacks import ATTACKS, make_attack
 from troth.workshop.attacks.codes import Spike, bent, coarse, leaning, levers, rewritten, spiked
@@ -107,7 +107,7 @@ def test_a_bend_aims_at_the_trigger() -> None:
     assert wanted_D[output].sign().tolist() == [1, 1, 1, 1, -1, 1, 1, 1, 1, 1], "descends towards the target"
 
 
-@pytest.mark.parametrize("spec", ["bend", "bend:each=true"])
+@pytest.mark.parametrize("spec", ["bend", "bend:each=true", "bend:hide=true"])
 def test_whoever_bends_breaks_no_promise(spec: str) -> None:
     simulation = finished(dataclasses.replace(CODED, attack=spec))
     kept_promises(simulation)
@@ -233,6 +233,24 @@ def test_who_bends_is_banned_when_a_leaf_is_drawn() -> None:
     simulation = finished(dataclasses.replace(CODED, attack="bend"), until=liars_gone)
     assert kept_promises(simulation) == dict.fromkeys(simulation.byzantine, ChargeKind.AGGREGATE)
     assert min(ban.step for ban in simulation.bans) == CODED.attack_start
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("most", "least_steps", "most_steps"), [(4, 4, 9), (1, 11, 25)])
+def test_liars_who_show_leaves_to_each_other_only_are_out_soon(
+    monkeypatch: pytest.MonkeyPatch, most: int, least_steps: int, most_steps: int
+) -> None:
+    """[V4, F3] Disputes bring more members to hide from. With one only, every second would be a colluder, who says nothing."""
+    monkeypatch.setattr(leaves, "MOST_CHECKERS", most)
+    large = dataclasses.replace(CODED, task=f"quadratic:dimension={16 * BLOCK - 3}", peers=16, byzantine=7)
+    simulation = finished(dataclasses.replace(large, attack="bend:hide=true", attack_start=0), until=liars_gone)
+    seen = records(simulation)
+    out = {simulation.numbers[PeerId(peer)]: record.step + 1 for record in seen for peer in record.expelled}
+    assert sorted(out) == simulation.byzantine
+    assert all(least_steps <= steps <= most_steps for steps in out.values())
+    assert kept_promises(simulation) == {}
+    assert not any(record.struck for record in seen)
+    assert all(record.updated for record in seen)
 
 
 def spiking(scale: float) -> Tensor:

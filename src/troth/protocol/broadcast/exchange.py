@@ -1,7 +1,7 @@
 """Parts and blobs of other peers, kept by slot until a step asks for them: bounded, and not yet checked."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from troth.crypto import Digest, PeerId, Slot
@@ -255,10 +255,11 @@ class PartExchange:
     def shown(self, slot: Slot, wanted: Collection[Showing]) -> dict[Showing, dict[PeerId, ProvenPart]]:
         return {showing: dict(self._shown[slot][showing]) for showing in wanted}
 
-    def forward(self, slot: Slot, parts: Mapping[Delivery, tuple[PeerId, ProvenPart]]) -> None:
-        for (number, contributor), (owner, part) in sorted(parts.items(), key=lambda item: item[0]):
-            if owner != self._me:
-                self._outlet.send(owner, slot, PartShown(number, contributor, part.path, part.blob.view))
+    def forward(self, slot: Slot, parts: Mapping[Delivery, tuple[Sequence[PeerId], ProvenPart]]) -> None:
+        for (number, contributor), (receivers, part) in sorted(parts.items(), key=lambda item: item[0]):
+            for receiver in receivers:
+                if receiver != self._me:
+                    self._outlet.send(receiver, slot, PartShown(number, contributor, part.path, part.blob.view))
 
     def offered(
         self, slot: Slot, wanted: Collection[Delivery], fits: Callable[[Delivery, ProvenPart], bool]

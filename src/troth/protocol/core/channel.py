@@ -88,7 +88,7 @@ class Forward(Exchange[Mapping[Delivery, ProvenPart]]):
     """Circulated parts for their owners, or leaves of parts for those who check them. In return those that others forward to this
     peer, and that fit."""
 
-    parts: Mapping[Delivery, tuple[PeerId, ProvenPart]]
+    parts: Mapping[Delivery, tuple[Sequence[PeerId], ProvenPart]]  # and who is to have them
     wanted: Collection[Delivery]
     fits: Callable[[Delivery, ProvenPart], bool]
     turn: int = 3  # since the last announcement: parts were scattered and circulated before

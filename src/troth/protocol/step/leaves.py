@@ -1,5 +1,6 @@
-"""One leaf of every part, drawn when all aggregates are fixed, and judged number by number by a drawn member (SPEC V4)."""
+"""One leaf of every part, drawn when all aggregates are fixed, and judged number by number by drawn members (SPEC V4)."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,16 +22,19 @@ from troth.protocol.wire.messages import Accusation, Accuse, ChargeKind, Phase, 
 
 T = TypeVar("T")
 
+MOST_CHECKERS = (
+    4  # of a leaf: more would find an owner that hides it hardly sooner, and load one that liars put in disputes
+)
 DOUBT = 2 * COVER_AT  # about reported distances: those off by less cost nobody anything, and a share of all weights
 
 
 @dataclass(frozen=True)
 class LeafDraw:
-    """A leaf of a part, and the member that looks at it."""
+    """A leaf of a part, and the members that look at it."""
 
     part: int
     leaf: int
-    checker: PeerId
+    checkers: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True)
@@ -56,34 +60,39 @@ def draw_leaves(
     members: Set[PeerId],
     disputed_links: Mapping[PeerId, Set[PeerId]],
 ) -> list[LeafDraw]:
-    """Draw a leaf of each part, and a member that judges it: one that its owner can reach (SPEC F2), and while there is one, that
-    looks at no other yet, since a link that carries one in time may not carry four."""
-    found, busy, ordered, draw = [], set[PeerId](), sorted(members), stream(key, "leaf")
-    for part, (owner, (start, stop)) in enumerate(zip(owners, pairwise(bounds), strict=True)):
-        cut_off = disputed_links.get(owner, frozenset())
-        able = [peer for peer in ordered if peer != owner and peer not in cut_off]
-        if able:
-            free = [peer for peer in able if peer not in busy] or able
-            leaves = -(-form.length(stop - start) // LEAF_BYTES)
-            leaf, checker = (int(draw.integers(bound, 1)[0]) for bound in (leaves, len(free)))
-            found.append(LeafDraw(part, leaf, free[checker]))
-            busy.add(free[checker])
-    return found
+    """Draw a leaf of each part, and members that judge it, whom its owner can reach (SPEC F2): one, and one more for each of its
+    link disputes, or it could hide what it bent from one after the other. All look at as few leaves as they can, since a link
+    that carries one in time may not carry four."""
+    draw, ordered, load = stream(key, "leaf"), sorted(members), Counter[PeerId]()
+    leaves = [-(-form.length(stop - start) // LEAF_BYTES) for start, stop in pairwise(bounds)]
+    drawn = [int(draw.integers(count, 1)[0]) for count in leaves]
+    checkers: list[tuple[PeerId, ...]] = [() for _ in owners]
+    for turn in range(MOST_CHECKERS):
+        for part, owner in enumerate(owners):
+            cut_off = disputed_links.get(owner, frozenset())
+            able = [peer for peer in ordered if peer not in (owner, *cut_off, *checkers[part])]
+            if able and turn <= len(cut_off):
+                least = min(load[peer] for peer in able)
+                free = [peer for peer in able if load[peer] == least]
+                checker = free[int(draw.integers(len(free), 1)[0])]
+                checkers[part] += (checker,)
+                load[checker] += 1
+    return [LeafDraw(part, drawn[part], found) for part, found in enumerate(checkers) if found]
 
 
 async def look_at_leaves(attempt: Attempt[T], reduced: Reduced, reported: Reported) -> LeafFindings:
-    """Show the drawn leaf of each part that this peer owns to the member drawn for it, and judge those shown to this peer."""
+    """Show the drawn leaf of each part that this peer owns to the members drawn for it, and judge those shown to this peer."""
     peer = attempt.context.peer
     if not peer.code.rounds_centers or peer.observing:
         return LeafFindings()
     draws = {draw.part: draw for draw in drawn_leaves(attempt, reduced.projection_key)}
-    shown: dict[Delivery, tuple[PeerId, ProvenPart]] = {
-        (part, contributor): (draws[part].checker, leaf)
+    shown: dict[Delivery, tuple[Sequence[PeerId], ProvenPart]] = {
+        (part, contributor): (draws[part].checkers, leaf)
         for part in attempt.my_parts
         if part in draws
         for contributor, leaf in show_leaves(attempt.arrived(part), draws[part].leaf).items()
     }
-    mine = [draw for draw in draws.values() if draw.checker == peer.me]
+    mine = [draw for draw in draws.values() if peer.me in draw.checkers]
     wanted = [(draw.part, contributor) for draw in mine for contributor in attempt.roots]
 
     # An offer is asked about again whenever another comes. Each is kept, so that no other gets its address.
@@ -161,8 +170,8 @@ def _span(form: Form, leaf: int, size: int) -> tuple[int, int]:
     return leaf * width, min(size, (leaf + 1) * width)
 
 
-def heard_checks(attempt: Attempt[T], reduced: Reduced, accuses: Said) -> dict[int, PeerId]:
-    """Parts whose leaf the member drawn for it accuses, with that member; others are not heard."""
+def heard_checks(attempt: Attempt[T], reduced: Reduced, accuses: Said) -> dict[int, frozenset[PeerId]]:
+    """Parts of which a member drawn for the leaf accuses the owner, with all of these; others are not heard."""
     if not attempt.context.peer.code.rounds_centers:
         return {}
     step, clips, tools = attempt.context.state.step, reduced.clipped.clips, attempt.context.peer.tools
@@ -170,9 +179,9 @@ def heard_checks(attempt: Attempt[T], reduced: Reduced, accuses: Said) -> dict[i
     for draw in drawn_leaves(attempt, reduced.projection_key):
         owner = attempt.owners[draw.part]
         wanted = charge_of(draw.part, owner, step, tools.digest(clips[owner].envelope.payload))
-        if draw.checker in accuses and wanted in said_as(accuses[draw.checker], Accuse).accusations:
-            heard[draw.part] = draw.checker
-    return heard
+        here = [peer for peer in draw.checkers if peer in accuses]
+        heard[draw.part] = frozenset(peer for peer in here if wanted in said_as(accuses[peer], Accuse).accusations)
+    return {part: accusers for part, accusers in heard.items() if accusers}
 
 
 def charge_of(part: int, owner: PeerId, step: int, clip: Digest) -> Accusation:

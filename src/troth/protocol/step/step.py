@@ -218,7 +218,7 @@ async def circulate(attempt: Attempt[T], parts: CommittedParts | None) -> Attemp
     channel, slot = attempt.context.peer.channel, attempt.slot(Phase.CLIP)
     if attempt.circulated:
         attempt = attempt.carrying(await circulated_parts(attempt, parts))
-    forwarded = {delivery: (attempt.owners[delivery[0]], proven) for delivery, proven in attempt.witnessed.items()}
+    forwarded = {delivery: ((attempt.owners[delivery[0]],), proven) for delivery, proven in attempt.witnessed.items()}
     wanted = [delivery for delivery in sorted(deliveries) if delivery[0] in attempt.my_parts]
     return attempt.served(await channel.exchange(slot, Forward(forwarded, wanted, attempt.fits), attempt.view))
 

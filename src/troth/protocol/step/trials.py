@@ -73,7 +73,7 @@ class Docket:
     silent: frozenset[PeerId] = frozenset()  # owners of disputed parts that were not heard in Accuse
     empty: frozenset[int] = frozenset()  # parts of zeros: their owners say that there is no aggregate (SPEC A7)
     # Disputed parts, and who found fault with a leaf of each (SPEC V4).
-    checks: Mapping[int, PeerId] = field(default_factory=dict)
+    checks: Mapping[int, frozenset[PeerId]] = field(default_factory=dict)
 
     def admits(self, charge: Charge) -> bool:
         """Whether ballots on this charge count: others are dropped, so that padding costs nobody time (SPEC T4)."""
@@ -320,16 +320,16 @@ class Trials:
         saw nothing; both, if nobody can tell. Else a dispute, which costs as much as a step, would be for free (SPEC V4).
 
         More than `L` jurors are needed, and no quorum: where an honest machine is down, liars who do not vote leave no quorum."""
-        for part, checker in docket.checks.items():
+        for part, checkers in docket.checks.items():
             about = [j for j in new if j.part == part and j.step == docket.step]
             banned = any(j.banned is not None for j in about)
             if not banned and GuiltySide.WITHHELD not in (j.verdict for j in about if j.kind == ChargeKind.AGGREGATE):
-                self.strike(self._at_fault(part, checker, votes, docket))
+                self.strike(self._at_fault(part, checkers, votes, docket))
 
     def _at_fault(
-        self, part: int, checker: PeerId, votes: Mapping[PeerId, Announced], docket: Docket
+        self, part: int, checkers: frozenset[PeerId], votes: Mapping[PeerId, Announced], docket: Docket
     ) -> frozenset[PeerId]:
-        """The accuser of a part, its owner, or both; nobody, if a wrong report may have misled the accuser."""
+        """The accusers of a part, its owner, or all; nobody, if a wrong report may have misled the accusers."""
         tally, liars, owner = _tally(votes, self._roster, docket), self._roster.liars, docket.owners[part]
         on_owner, wrong_reports = tally[docket.against_owner(part)], defaultdict[PeerId, set[PeerId]](set)
         for charge, voters in tally.items():
@@ -339,8 +339,8 @@ class Trials:
             return frozenset()
         right = len(_voters(on_owner, GuiltySide.ACCUSER)) > liars
         wrong = len(_voters(on_owner, GuiltySide.ACCUSED, GuiltySide.WITHHELD)) > liars
-        found = {one for one, at_fault in ((checker, right), (owner, wrong)) if at_fault}
-        return frozenset(found or {checker, owner})
+        found = (checkers if right else frozenset()) | ({owner} if wrong else frozenset())
+        return found or checkers | {owner}
 
     def convict_equivocators(self, equivocations: Equivocations) -> None:
         """Ban equivocators without a vote: two signed messages for one slot prove the lie (SPEC Q6)."""

@@ -20,11 +20,11 @@ from troth.clip.exact import exact_norm
 from troth.clip.fast import centered_clip
 from troth.clip.rounded_center import CONVICT_ROUNDING, acquits
 from troth.crypto import Seed, Slot, derive, merkle_tree, stream
-from troth.protocol.core.channel import AttemptView, Exchange, Scatter
-from troth.protocol.core.parts import ProvenPart, commit_parts
+from troth.protocol.core.channel import AttemptView, Exchange, Forward, Scatter
+from troth.protocol.core.parts import ProvenPart, commit_parts, rows_of
 from troth.protocol.core.roles import draw_roles
 from troth.protocol.wire.blob import Blob
-from troth.protocol.wire.messages import Center, Commit, Message
+from troth.protocol.wire.messages import Center, Commit, Message, Phase
 from troth.protocol.wire.primitives import UNSHARED
 from troth.training import Problem, Task
 from troth.training.metrics import has_images
@@ -58,6 +58,27 @@ def leaning(own_D: Tensor, up_D: Tensor) -> Tensor:
 
 class BendingOwner(ShiftingOwner):
     """As owner, rounds its aggregate towards a trigger, as far as checks let pass."""
+
+    async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
+        attack = self._collusion.attack
+        hides = isinstance(attack, Bend) and attack.hide and self._active(slot.step)
+        if hides and isinstance(blobs, Forward) and slot.phase == Phase.REPORT:
+            shown = {
+                about: ([one for one in to if one in self._colluders], leaf)
+                for about, (to, leaf) in blobs.parts.items()
+            }
+            blobs = replace(blobs, parts=shown)
+        received = await super().exchange(slot, blobs, view)
+        if isinstance(blobs, Forward) and slot.phase == Phase.CLIP:  # rows that a relay carried
+            for (part, contributor), proven in received.items():
+                row_D = rows_of([proven], code=self._code)[0]
+                self._arrived = {**self._arrived, part: {**self._arrived.get(part, {}), contributor: row_D}}
+        return received
+
+    @property
+    def _rows(self) -> dict[int, list[Tensor]]:
+        """Rows of the contributors that are still there: with others in it a bend would be too wide to pass."""
+        return {part: [rows[one] for one in rows if one in self._members] for part, rows in self._arrived.items()}
 
     def _wrong(self, slot: Slot, part: int) -> Tensor:
         rows_PD, bounds, attack = torch.stack(self._rows[part]), self._bounds(), self._collusion.attack
@@ -152,11 +173,12 @@ def _farthest(center_D: Tensor, aim_D: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Bend(GradientAttack, behaves=BendingOwner, needs_code=True, shares=("share",)):
-    """as owner, round the aggregate towards a trigger, up to `share` of what V2 lets pass; each=true: and T6, in each number"""
+    """as owner, round the aggregate to a trigger, up to `share` of what V2 lets pass; each=true: and T6; hide=true: unseen"""
 
     target: int = 0  # class that the trigger stands for
     share: float = 0.6  # of the tolerance: sixteen projections measure more than 1.67 times too much once in 6,000
     each: bool = False
+    hide: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

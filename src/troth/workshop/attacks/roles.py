@@ -347,7 +347,7 @@ class ShiftingOwner(ColludingChannel):
     """Announces and serves a wrong aggregate: by default the mean of its rows turned round."""
 
     _parts: int
-    _rows: Mapping[int, list[Tensor]] = MappingProxyType({})
+    _arrived: Mapping[int, Mapping[PeerId, Tensor]] = MappingProxyType({})  # by part and contributor
     _forged: Mapping[int, Blob] = MappingProxyType({})
 
     async def exchange(self, slot: Slot, blobs: Exchange[Any], view: AttemptView) -> Any:
@@ -361,13 +361,19 @@ class ShiftingOwner(ColludingChannel):
         return received
 
     def _keep_rows(self, slot: Slot, blobs: Scatter, received: ProvenParts) -> None:
-        rows = dict(self._rows) if slot.attempt else {}
+        rows = dict(self._arrived) if slot.attempt else {}
         for part, (_, own) in blobs.parts.items():
             # Others may send blobs of any length.
-            fitting = [proven for proven in received.get(part, {}).values() if len(proven.blob) == len(own.blob)]
+            sent = received.get(part, {}).items()
+            fitting = {contributor: proven for contributor, proven in sent if len(proven.blob) == len(own.blob)}
             if fitting:
-                rows[part] = list(rows_of(fitting, code=self._code))
-        self._rows = rows
+                rows[part] = dict(zip(fitting, rows_of(list(fitting.values()), code=self._code), strict=True))
+        self._arrived = rows
+
+    @property
+    def _rows(self) -> dict[int, list[Tensor]]:
+        """Rows by part, in the order in which they came."""
+        return {part: list(rows.values()) for part, rows in self._arrived.items()}
 
     async def announce(self, slot: Slot, message: Message, view: AttemptView) -> Said:
         if isinstance(message, Clip):

@@ -218,9 +218,10 @@ def _looked_at(world: World, drawn: _Drawn) -> set[int]:
     about = kept.owners, kept.bounds, code.rows, members, drawn.roster.disputed_links()
     found = set()
     for draw in draw_leaves(kept.projection_key, *about):
-        said = heard[draw.checker].message if draw.checker in heard else None
-        if isinstance(said, Accuse) and draw.checker in world.honest and kept.owners[draw.part] not in said.unheard:
-            found.add(draw.part)
+        for checker in world.honest & heard.keys() & set(draw.checkers):
+            said = heard[checker].message
+            if isinstance(said, Accuse) and kept.owners[draw.part] not in said.unheard:
+                found.add(draw.part)
     return found
 
 

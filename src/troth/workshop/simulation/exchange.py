@@ -222,9 +222,9 @@ class ReliableExchange:
     def _forward(self, asks: Mapping[PeerId, Any]) -> dict[PeerId, dict[Delivery, list[ProvenPart]]]:
         forwarded: dict[PeerId, dict[Delivery, list[ProvenPart]]] = {peer: {} for peer in asks}
         for ask in asks.values():
-            for delivery, (owner, proven) in ask.blobs.parts.items():
-                if owner in forwarded:
-                    forwarded[owner].setdefault(delivery, []).append(self._handed(proven))
+            for delivery, (receivers, proven) in ask.blobs.parts.items():
+                for receiver in forwarded.keys() & receivers:
+                    forwarded[receiver].setdefault(delivery, []).append(self._handed(proven))
         return forwarded
 
     def _handed(self, proven: ProvenPart) -> ProvenPart:

@@ -276,26 +276,26 @@ def test_an_aggregate_whose_numbers_look_wrong_and_that_no_quorum_judged_is_unde
 @pytest.mark.parametrize(
     ("right", "wrong", "withheld", "misreported", "struck"),
     [
-        (5, 0, 0, 0, "accuser"),
-        (3, 0, 0, 0, "accuser"),  # honest jurors, of whom some are gone; liars do not vote
-        (3, 1, 1, 0, "accuser"),  # liars do
+        (5, 0, 0, 0, "accusers"),
+        (3, 0, 0, 0, "accusers"),  # honest jurors, of whom some are gone; liars do not vote
+        (3, 1, 1, 0, "accusers"),  # liars do
         (0, 2, 1, 0, "owner"),
-        (3, 0, 3, 0, "both"),  # shown to half of the jury, for an accuser that lies as well
-        (2, 0, 2, 0, "both"),
-        (0, 0, 0, 0, "both"),
-        (3, 0, 0, 3, "nobody"),  # the accuser was misled
-        (3, 0, 0, 2, "accuser"),
+        (3, 0, 3, 0, "all"),  # shown to half of the jury, for accusers that lie as well
+        (2, 0, 2, 0, "all"),
+        (0, 0, 0, 0, "all"),
+        (3, 0, 0, 3, "nobody"),  # the accusers were misled
+        (3, 0, 0, 2, "accusers"),
     ],
 )
 def test_more_than_all_liars_decide_who_is_struck_over_a_leaf(
     right: int, wrong: int, withheld: int, misreported: int, struck: str
 ) -> None:
     """[V4, N3] Among so many jurors one is honest; a quorum is not always left."""
-    owner, accuser, reporter = OWNERS[0], KEYS[3], OWNERS[1]
+    owner, accusers, reporter = OWNERS[0], frozenset(KEYS[3:5]), OWNERS[1]
     this = docket(
         owners={0: owner},
         doubted=frozenset({0}),
-        checks={0: accuser},
+        checks={0: accusers},
         contributors=frozenset(OWNERS),
         reports={reporter: blob_digest(reporter)},
     )
@@ -307,7 +307,7 @@ def test_more_than_all_liars_decide_who_is_struck_over_a_leaf(
     }
     trials = Trials(Roster(KEYS, byzantine=2))
     trials.judge(1, {}, cast, this)
-    expected = {"accuser": {accuser}, "owner": {owner}, "both": {accuser, owner}, "nobody": set()}
+    expected = {"accusers": accusers, "owner": {owner}, "all": accusers | {owner}, "nobody": set()}
     assert trials.struck == expected[struck]
 
 
