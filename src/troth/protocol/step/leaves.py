@@ -22,9 +22,7 @@ from troth.protocol.wire.messages import Accusation, Accuse, ChargeKind, Phase, 
 
 T = TypeVar("T")
 
-MOST_CHECKERS = (
-    4  # of a leaf: more would find an owner that hides it hardly sooner, and load one that liars put in disputes
-)
+MOST_CHECKERS = 4  # of a leaf: more would find an owner that hides it hardly sooner, and load one that liars name
 DOUBT = 2 * COVER_AT  # about reported distances: those off by less cost nobody anything, and a share of all weights
 
 
@@ -70,8 +68,10 @@ def draw_leaves(
     for turn in range(MOST_CHECKERS):
         for part, owner in enumerate(owners):
             cut_off = disputed_links.get(owner, frozenset())
+            if turn > len(cut_off):
+                continue
             able = [peer for peer in ordered if peer not in (owner, *cut_off, *checkers[part])]
-            if able and turn <= len(cut_off):
+            if able:
                 least = min(load[peer] for peer in able)
                 free = [peer for peer in able if load[peer] == least]
                 checker = free[int(draw.integers(len(free), 1)[0])]
@@ -149,12 +149,11 @@ def _is_wrong(
     peer, (start, stop), tau = attempt.context.peer, attempt.span(draw.part), attempt.context.taus[draw.part]
     said, form = reported.table.about(draw.part), peer.code.rows
     first, last = _span(form, draw.leaf, stop - start)
-    rows_CD = torch.zeros(len(attempt.roots), last - first)
+    rows_CD = torch.empty(len(attempt.roots), last - first)
     for row_D, length, contributor in zip(rows_CD, said.lengths_P.tolist(), attempt.roots, strict=True):
         # A malformed part is zeros as a whole [C4].
-        numbers_D = None if length == 0 else form.unpack(views[draw.part, contributor])
-        if numbers_D is not None:
-            row_D.numpy()[:] = numbers_D
+        if length == 0 or form.unpack(views[draw.part, contributor], row_D.numpy()) is None:
+            row_D.zero_()
     if reduced.clipped.centers[draw.part].norm == 0:
         return False  # there is none, and everybody sees it [A7]
     epsilon = center_slack(reduced.clipped.centers[draw.part], stop - start)
