@@ -278,7 +278,7 @@ def test_an_honest_owner_that_seven_liars_name_shows_more_leaves_and_stays(monke
     simulation.alter(liars, name)
     drawn = leaves.drawn_leaves
 
-    def noted(attempt: Any, key: Digest) -> list[LeafDraw]:
+    def noted(attempt: Any, key: Digest) -> tuple[LeafDraw, ...]:
         draws = drawn(attempt, key)
         found = {peer for draw in draws if attempt.owners[draw.part] == owner for peer in draw.checkers}
         asked[attempt.context.state.step] = found
