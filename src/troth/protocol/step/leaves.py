@@ -64,7 +64,7 @@ def draw_leaves(
     that carries one in time may not carry four."""
     leaves = tuple(-(-form.length(stop - start) // LEAF_BYTES) for start, stop in pairwise(bounds))
     cut_off = tuple(frozenset(disputed_links.get(owner, ())) for owner in owners)
-    return _drawn(key, tuple(owners), leaves, frozenset(members), cut_off)
+    return _drawn(key, tuple(owners), leaves, frozenset(members), cut_off, MOST_CHECKERS)
 
 
 @lru_cache(maxsize=64)  # every member asks for it, twice in a step
@@ -74,11 +74,12 @@ def _drawn(
     leaves: tuple[int, ...],
     members: frozenset[PeerId],
     cut_off: tuple[frozenset[PeerId], ...],
+    most: int,
 ) -> tuple[LeafDraw, ...]:
     draw, ordered, load = stream(key, "leaf"), sorted(members), Counter[PeerId]()
     drawn = [int(draw.integers(count, 1)[0]) for count in leaves]
     checkers: list[tuple[PeerId, ...]] = [() for _ in owners]
-    for turn in range(MOST_CHECKERS):
+    for turn in range(most):
         for part, owner in enumerate(owners):
             out_of_reach = {owner, *cut_off[part], *checkers[part]}
             able = [peer for peer in ordered if peer not in out_of_reach]
