@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.marked import fill, table
 from troth.workshop.lab.reading import FinishedRun, FinishedSweep, read_results
 from troth.workshop.lab.study import Metric, Study, make_metric
-from troth.workshop.lab.tables import interval, number, spread
+from troth.workshop.lab.tables import Interval, interval, number, spread
 
 PAGE = Path(__file__).parent.parent / "docs/results/README.md"
 FOLDER, ATTACKED = PAGE.parent / "codes", PAGE.parent / "codes-attacked"
@@ -48,10 +48,14 @@ def _differences(runs: dict[int, FinishedRun], others: dict[int, FinishedRun]) -
         pairs = [(metric.scaled(runs[seed]), metric.scaled(others[seed])) for seed in both]
         found = interval([one - other for one, other in pairs if one is not None and other is not None])
         if found is not None:
-            digits = _digits(metric)
-            words.append(f"{'+' * (found.mean > 0)}{number(found.mean, digits)} ± {number(found.error, digits)}")
+            words.append(_signed(found, _digits(metric)))
     few = f" ({len(both)} seeds)" if words and len(both) != len(others) else ""
     return ", ".join(words) + few
+
+
+def _signed(found: Interval, digits: int) -> str:
+    """Mean ± standard error of differences."""
+    return f"{'+' * (found.mean > 0)}{number(found.mean, digits)} ± {number(found.error, digits)}"
 
 
 def _digits(metric: Metric) -> int:
@@ -74,7 +78,7 @@ def resnet_table(lines: Iterable[dict[str, str]]) -> str:
 def _points(way: dict[str, float], plain: dict[str, float]) -> str:
     found = interval([way[seed] - plain[seed] for seed in plain])
     assert found is not None, "several seeds"
-    return f"{found.mean:+.2f} ± {found.error:.2f}"
+    return _signed(found, 2)
 
 
 def attacked_table(sweep: FinishedSweep) -> str:
@@ -100,7 +104,7 @@ def _against(runs: Iterable[FinishedRun], calm: Iterable[FinishedRun]) -> tuple[
     assert found is not None, "several seeds"
     banned = _each(len(run.liars_out) or f"none, {len(run.outcome.absent)} out" for run in ordered)
     after = _each(run.liars_out[-1] - run.attack_start if run.liars_out else "" for run in ordered)
-    return banned, after, f"{found.mean:+.1f} ± {found.error:.1f}"
+    return banned, after, _signed(found, 1)
 
 
 def _each(values: Iterable[object]) -> str:

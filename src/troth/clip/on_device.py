@@ -232,6 +232,7 @@ def begin_hashes(vectors: Sequence[Tensor], places_2N: Tensor) -> Tensor:
     Nothing waits for the device, on which they are computed: all together take as long as one. Spans begin with a word of the
     vectors; their memory, to the end of its last word, has to stay until then."""
     first = vectors[0].detach()
+    assert first.dtype == torch.uint8, "bytes, whatever they stand for"
     words = torch.empty(0, dtype=torch.int32, device=first.device)  # of the same memory
     words.set_(first.untyped_storage(), first.storage_offset() // 4, (-(-len(first) // 4),), (1,))
     hashes_N8: Tensor = in_triton("triton_sha256").sha256(words, *places_2N)

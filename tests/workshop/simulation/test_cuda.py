@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from troth.options import CodeName
 from troth.protocol.core.records import decode_record
 from troth.training.work import TrainingWork, state_digest
 from troth.workshop.simulation import ProtocolSimulation, Scenario
@@ -25,9 +26,11 @@ def finished(scenario: Scenario, *, share: bool = True) -> ProtocolSimulation:
     return simulation
 
 
-def test_nothing_that_is_shared_or_begun_ahead_shows_in_the_records() -> None:
+@pytest.mark.parametrize("code", ["float32", "int8"])
+def test_nothing_that_is_shared_or_begun_ahead_shows_in_the_records(code: CodeName) -> None:
     """[S1] Liars are banned on the way, so parts are cut in other places than foreseen."""
-    together, alone = finished(ATTACKED), finished(ATTACKED, share=False)
+    scenario = replace(ATTACKED, code=code)
+    together, alone = finished(scenario), finished(scenario, share=False)
     assert together._ahead is not None
     assert alone._ahead is None
     assert together.bans

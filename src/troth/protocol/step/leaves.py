@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import TypeVar
 
@@ -62,28 +61,18 @@ def draw_leaves(
     """Draw a leaf of each part, and members that judge it, whom its owner can reach (SPEC F2): one, and one more for each of its
     link disputes, or it could hide what it bent from one after the other. All look at as few leaves as they can, since a link
     that carries one in time may not carry four."""
-    leaves = tuple(-(-form.length(stop - start) // LEAF_BYTES) for start, stop in pairwise(bounds))
-    cut_off = tuple(frozenset(disputed_links.get(owner, ())) for owner in owners)
-    return _drawn(key, tuple(owners), leaves, frozenset(members), cut_off, MOST_CHECKERS)
-
-
-@lru_cache(maxsize=64)  # every member asks for it, twice in a step
-def _drawn(
-    key: Digest,
-    owners: tuple[PeerId, ...],
-    leaves: tuple[int, ...],
-    members: frozenset[PeerId],
-    cut_off: tuple[frozenset[PeerId], ...],
-    most: int,
-) -> tuple[LeafDraw, ...]:
     draw, ordered, load = stream(key, "leaf"), sorted(members), Counter[PeerId]()
+    leaves = [-(-form.length(stop - start) // LEAF_BYTES) for start, stop in pairwise(bounds)]
+    cut_off = [disputed_links.get(owner, frozenset()) for owner in owners]
     drawn = [int(draw.integers(count, 1)[0]) for count in leaves]
     checkers: list[tuple[PeerId, ...]] = [() for _ in owners]
-    for turn in range(most):
+    for turn in range(MOST_CHECKERS):
         for part, owner in enumerate(owners):
+            if turn > len(cut_off[part]):
+                continue
             out_of_reach = {owner, *cut_off[part], *checkers[part]}
             able = [peer for peer in ordered if peer not in out_of_reach]
-            if able and turn <= len(cut_off[part]):
+            if able:
                 least = min(load[peer] for peer in able)
                 free = [peer for peer in able if load[peer] == least]
                 checker = free[int(draw.integers(len(free), 1)[0])]
